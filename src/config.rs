@@ -1,0 +1,156 @@
+//! What a client is told when it is built: times, modes, names.
+
+use crate::error::Error;
+use crate::lease;
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+/// How waiters are told that a lock is free. All clients of a lock must agree, Java's too.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PublishMode {
+    /// As Redisson decides: sharded in a cluster that knows sharded channels, else plain.
+    #[default]
+    Auto,
+    /// `PUBLISH` and `SUBSCRIBE`.
+    Plain,
+    /// `SPUBLISH` and `SSUBSCRIBE`.
+    Sharded,
+}
+
+/// Who an acquisition outside any [`Owner`](crate::Owner) scope belongs to.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Reentry {
+    /// To the current task (or thread), so that nested acquisitions re-enter.
+    #[default]
+    Task,
+    /// To itself alone: only what runs inside `Owner::scope`, `owned_by` or the body of `with`
+    /// re-enters. Safe where one task serves several requests.
+    Scoped,
+}
+
+/// How lock names appear in log events.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum NamesInLogs {
+    /// As they are.
+    #[default]
+    Full,
+    /// As a hash that is the same within one process, so that events can be matched.
+    Hashed,
+    /// Not at all.
+    Hidden,
+}
+
+/// A name as it may appear in a log event.
+pub(crate) struct Shown<'a>(NamesInLogs, &'a str);
+
+impl NamesInLogs {
+    pub(crate) fn show<'a>(self, name: &'a str) -> Shown<'a> {
+        Shown(self, name)
+    }
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        match self.0 {
+            NamesInLogs::Full => f.write_str(self.1),
+            NamesInLogs::Hashed => {
+                let mut hasher = KEY.build_hasher();
+                hasher.write(self.1.as_bytes());
+                write!(f, "#{:016x}", hasher.finish())
+            }
+            NamesInLogs::Hidden => f.write_str("<hidden>"),
+        }
+    }
+}
+
+/// Maps a name to the key it has in Redis, as Redisson's `NameMapper` does.
+pub(crate) type NameMapper = Arc<dyn Fn(&str) -> String + Send + Sync>;
+
+/// The settings of a client; [`Builder`](crate::Builder) documents each.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub watchdog: Duration,
+    pub command_timeout: Duration,
+    pub patience: Duration,
+    pub fallback_cap: Duration,
+    pub uncollected: Duration,
+    pub publish: PublishMode,
+    pub max_hold: Option<Duration>,
+    pub reentry: Reentry,
+    pub label: Option<Arc<str>>,
+    pub names_in_logs: NamesInLogs,
+    pub name_mapper: Option<NameMapper>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            watchdog: Duration::from_secs(30),
+            command_timeout: Duration::from_secs(2),
+            patience: Duration::from_secs(10),
+            fallback_cap: Duration::from_secs(30),
+            uncollected: Duration::from_millis(100),
+            publish: PublishMode::Auto,
+            max_hold: None,
+            reentry: Reentry::Task,
+            label: None,
+            names_in_logs: NamesInLogs::Full,
+            name_mapper: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Refuses what could not work, before anything is sent.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        lease::check("watchdog", self.watchdog)?;
+        let bounds = [
+            ("command timeout", self.command_timeout, 10, 60_000),
+            ("patience", self.patience, 10, 86_400_000),
+            ("fallback cap", self.fallback_cap, 10, 86_400_000),
+            ("collection time", self.uncollected, 1, 60_000),
+        ];
+        for (what, given, least, most) in bounds {
+            if given < Duration::from_millis(least) || given > Duration::from_millis(most) {
+                let why = format!("it must be from {least} ms to {most} ms");
+                return Err(Error::invalid_duration(what, given, why));
+            }
+        }
+        if let Some(max) = self.max_hold.filter(|max| max.is_zero()) {
+            return Err(Error::invalid_duration("max hold", max, "it must be above zero"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_logs_can_be_hidden_or_hashed() {
+        assert_eq!(NamesInLogs::Full.show("job").to_string(), "job");
+        assert_eq!(NamesInLogs::Hidden.show("job").to_string(), "<hidden>");
+        let hashed = NamesInLogs::Hashed.show("job").to_string();
+        assert_eq!(hashed, NamesInLogs::Hashed.show("job").to_string());
+        assert!(!hashed.contains("job"));
+    }
+
+    #[test]
+    fn settings_out_of_bounds_are_refused() {
+        assert!(Settings::default().check().is_ok());
+        let zero = Duration::ZERO;
+        assert!(Settings { watchdog: zero, ..Settings::default() }.check().is_err());
+        assert!(Settings { patience: zero, ..Settings::default() }.check().is_err());
+        assert!(Settings { max_hold: Some(zero), ..Settings::default() }.check().is_err());
+        assert!(
+            Settings { command_timeout: Duration::MAX, ..Settings::default() }.check().is_err()
+        );
+    }
+}

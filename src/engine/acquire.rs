@@ -1,0 +1,307 @@
+//! Performs what [`queue`](crate::engine::queue) decides: the only place that waits.
+//!
+//! Try, subscribe, try again, then sleep until a message, the end of the holder's lease, or the
+//! end of the wait. A message may be lost and a subscription comes too late for what was
+//! published before it, hence the second try and the timer: no wake-up is needed for correctness.
+
+use crate::engine::Engine;
+use crate::engine::hold::Hold;
+use crate::engine::queue::{
+    Begin, Flight, Grant, Leave, Name, Outcome, Released, Request, Step, Ticket, Tickets, Waiter,
+    WokenBy, finish_all, released,
+};
+use crate::engine::recipe::Recipe;
+use crate::engine::wakeups::Listener;
+use crate::error::{Error, LostReason};
+use crate::lease::Moment;
+use crate::server::reply::CallError;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// How long a caller's own call is left to it when others wait for its end.
+const LONE: Duration = Duration::from_millis(1);
+
+impl Engine {
+    /// Acquires once, as the request says; `None` if somebody else holds it.
+    ///
+    /// Dropping the future gives back whatever it got or may still get.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        recipe: &Recipe,
+        request: Request,
+    ) -> Result<Option<(Arc<Name>, Grant)>, Error> {
+        let deadline = request.deadline;
+        let waiter = Waiter::new(request);
+        let (name, lone) = loop {
+            let name = self.name(recipe);
+            match name.begin(self, &waiter) {
+                Begin::Retired => {}
+                Begin::Settled(outcome) => return settle(name, outcome),
+                Begin::Lone(flight) => break (name, Some(flight)),
+                Begin::Queued => break (name, None),
+            }
+        };
+        let mut acquiring = Acquiring { engine: self, name, waiter, over: false };
+        let Acquiring { name, waiter, .. } = &acquiring;
+        let mut lone = lone;
+        let mut timer = None;
+        let mut given_up = deadline.is_none();
+        let outcome = poll_fn(|cx| {
+            let alone = drive_lone(self, name, &mut lone, cx);
+            // Also while driving: the engine may take the call over between two polls.
+            if let Poll::Ready(outcome) = name.poll(self, waiter, cx) {
+                return Poll::Ready(outcome);
+            }
+            if alone || given_up {
+                return Poll::Pending;
+            }
+            // No timer before the first refusal: an uncontended lock never needs one.
+            let timer = timer.get_or_insert_with(|| {
+                let left = deadline.map_or(Duration::ZERO, |d| Moment::now().until(d));
+                Box::pin(tokio::time::sleep(left))
+            });
+            if timer.as_mut().poll(cx).is_ready() {
+                given_up = true;
+                name.give_up(self, waiter);
+                return name.poll(self, waiter, cx);
+            }
+            Poll::Pending
+        })
+        .await;
+        acquiring.over = true;
+        settle(acquiring.name.clone(), outcome)
+    }
+
+    /// Gives back one entry and waits until that is through.
+    ///
+    /// Dropping the future leaves the rest to the engine.
+    pub(crate) async fn give_back(
+        self: &Arc<Self>,
+        name: &Arc<Name>,
+        leave: impl FnOnce(&Arc<Ticket>) -> Leave,
+    ) -> Result<(), Error> {
+        let ticket = Arc::new(Ticket::default());
+        let mut lone = match leave(&ticket) {
+            Leave::Lone(flight) => Some(flight),
+            Leave::Queued => None,
+            Leave::Failed(error) => return Err(error),
+        };
+        let leaving = Leaving { engine: self, name };
+        let mut timer = None;
+        let result = poll_fn(|cx| {
+            let alone = drive_lone(self, name, &mut lone, cx);
+            if let Poll::Ready(result) = ticket.poll(cx) {
+                return Poll::Ready(result);
+            }
+            if alone {
+                return Poll::Pending;
+            }
+            let patience = self.settings().patience;
+            let timer = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+            if timer.as_mut().poll(cx).is_ready() {
+                let why = "it is released as soon as the server answers, or its lease ends";
+                return Poll::Ready(Err(Error::no_reply(Some(&name.recipe.keys.lock), why)));
+            }
+            Poll::Pending
+        })
+        .await;
+        drop(leaving);
+        result
+    }
+
+    /// Starts the task that drives a name; only to be called by the name itself.
+    pub(crate) fn drive(self: &Arc<Self>, name: Arc<Name>) {
+        let engine = self.clone();
+        self.spawn(async move { contend(engine, name).await });
+    }
+
+    /// Sends a final release until it is through, or the lease has ended anyway.
+    pub(crate) fn settle_release(self: &Arc<Self>, hold: Arc<Hold>, tickets: Tickets) {
+        let engine = self.clone();
+        self.spawn(async move { give_back_for_good(engine, hold, tickets).await });
+    }
+}
+
+/// Drives the caller's own call a step; whether it is still the caller's to drive.
+fn drive_lone(
+    engine: &Arc<Engine>,
+    name: &Arc<Name>,
+    lone: &mut Option<Arc<Flight>>,
+    cx: &mut Context<'_>,
+) -> bool {
+    let Some(flight) = lone else { return false };
+    match flight.poll(cx) {
+        Some(Poll::Pending) => return true,
+        Some(Poll::Ready(result)) => name.complete(engine, flight, result),
+        None => {}
+    }
+    *lone = None;
+    false
+}
+
+fn settle(name: Arc<Name>, outcome: Outcome) -> Result<Option<(Arc<Name>, Grant)>, Error> {
+    match outcome {
+        Outcome::Granted(grant) => Ok(Some((name, grant))),
+        Outcome::Refused => Ok(None),
+        Outcome::Failed(error) => Err(error),
+    }
+}
+
+/// An acquisition under way; dropping it before its end cancels it.
+struct Acquiring<'a> {
+    engine: &'a Arc<Engine>,
+    name: Arc<Name>,
+    waiter: Arc<Waiter>,
+    over: bool,
+}
+
+impl Drop for Acquiring<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.name.cancel(self.engine, &self.waiter);
+        }
+    }
+}
+
+/// A release under way; dropping it leaves the call to the engine.
+struct Leaving<'a> {
+    engine: &'a Arc<Engine>,
+    name: &'a Arc<Name>,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.name.look_again(self.engine);
+    }
+}
+
+/// The one wait loop: drives a name for as long as there is something to do or to wait for.
+async fn contend(engine: Arc<Engine>, name: Arc<Name>) {
+    let mut ear = Ear::Closed;
+    let mut outages = engine.wiring.contact.changes();
+    let mut epochs = engine.batch.connection().epochs();
+    loop {
+        match name.step(&engine) {
+            Step::Done => return,
+            Step::Drive(flight) => drive(&engine, &name, &flight).await,
+            Step::Lone(flight) => {
+                // Others wait for this call's end: its caller may not be polled for a minute.
+                let left = Moment::now().until(flight.sent().saturating_add(LONE));
+                tokio::select! {
+                    () = name.wake.notified() => {}
+                    () = tokio::time::sleep(left) => drive(&engine, &name, &flight).await,
+                }
+            }
+            Step::Sleep { until, listen } => {
+                if listen && matches!(ear, Ear::Closed) {
+                    ear = Ear::Opening(engine.wakeups.listen(&name.recipe.keys.channel));
+                }
+                let left = Moment::now().until(until);
+                tokio::select! {
+                    () = name.wake.notified() => {}
+                    heard = ear.hear() => match heard {
+                        Ok(by) => name.woken(&engine, by),
+                        Err(error) => name.cannot_listen(&engine, &error),
+                    },
+                    // The step looks how long the server has been silent.
+                    _ = outages.changed() => {}
+                    () = epochs.next() => name.woken(&engine, WokenBy::Reconnect),
+                    () = tokio::time::sleep(left) => {}
+                }
+            }
+        }
+    }
+}
+
+/// Takes a call over and sees it through.
+async fn drive(engine: &Arc<Engine>, name: &Arc<Name>, flight: &Arc<Flight>) {
+    match flight.take() {
+        Some(call) => {
+            let result = call.await;
+            name.complete(engine, flight, result);
+        }
+        // Its caller just got the reply and says so when it has been read.
+        None => name.wake.notified().await,
+    }
+}
+
+/// The driver's subscription.
+enum Ear {
+    Closed,
+    Opening(Listener),
+    Open(Listener),
+}
+
+impl Ear {
+    /// Resolves when there is a reason to try again.
+    async fn hear(&mut self) -> Result<WokenBy, String> {
+        match self {
+            Self::Closed => std::future::pending().await,
+            Self::Open(listener) => {
+                listener.woken().await;
+                Ok(WokenBy::Message)
+            }
+            Self::Opening(listener) => {
+                let confirmed = listener.confirmed().await;
+                let Self::Opening(listener) = std::mem::replace(self, Self::Closed) else {
+                    unreachable!("only this function opens it");
+                };
+                match confirmed {
+                    // A release before this moment was not heard: look once.
+                    Ok(()) => {
+                        *self = Self::Open(listener);
+                        Ok(WokenBy::Subscribed)
+                    }
+                    Err(CallError::Refused(text)) => Err(text),
+                    Err(_) => std::future::pending().await,
+                }
+            }
+        }
+    }
+}
+
+/// Sends the final release of a hold until it is through or its lease has ended by itself.
+async fn give_back_for_good(engine: Arc<Engine>, hold: Arc<Hold>, mut tickets: Tickets) {
+    let text = &*hold.name.recipe.keys.lock;
+    let connection = engine.batch.connection();
+    let give_back = || {
+        let call = hold.name.recipe.release(&hold.field, 0, engine.publish());
+        engine.batch.call(call)
+    };
+    let end = hold.stands_until().saturating_add(Duration::from_secs(1));
+    let mut pause = Duration::from_millis(10);
+    loop {
+        let left = Moment::now().until(end);
+        if left.is_zero() {
+            return finish_all(tickets, &Err(Error::lost(text, LostReason::Expired)));
+        }
+        // What was sent before must have run, or never will, before this is sent.
+        if tokio::time::timeout(left, connection.settled()).await.is_err() {
+            continue;
+        }
+        match released(text, &hold, give_back().await, true) {
+            Released::Yes(result) => {
+                finish_all(tickets, &result);
+                break;
+            }
+            Released::Refused(error) => finish_all(std::mem::take(&mut tickets), &Err(error)),
+            Released::Unknown => {}
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(1));
+    }
+    if hold.unsure.load(Ordering::Relaxed) && connection.may_have_ghosts() {
+        // An acquire of it may still run from a connection that we may not kill: look again.
+        let lease = hold.first_sent().until(hold.stands_until());
+        let end = Moment::now().saturating_add(lease);
+        let mut pause = Duration::from_secs(1).min(lease / 4);
+        while Moment::now() < end {
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+            let _ = give_back().await;
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! One outermost acquisition at Redis: its id, its lease, and whether it still stands.
+//!
+//! The hold is what Redis sees, under a field that was never used before, so nothing late (a reply,
+//! a resend, a clean-up) can ever touch another hold. Its deadline may be read without a lock.
+
+use crate::engine::queue::Name;
+use crate::error::LostReason;
+use crate::lease::{self, Moment};
+use crate::server::Text;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Where a hold stands; it only moves forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Asked for; the wheel watches that somebody takes the answer.
+    Pending = 0,
+    /// Granted: renewed and watched.
+    Held = 1,
+    /// The final release is under way: nothing renews it any more.
+    Ending = 2,
+    /// Given back, or lost.
+    Over = 3,
+}
+
+/// What the wheel is to do with a hold it visits.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Visit {
+    /// Nothing ever again.
+    Forget,
+    /// Look again then.
+    Again(Moment),
+    /// Nobody took the answer to the acquire: the engine must.
+    TakeOver(Moment),
+    /// Renew it now.
+    Renew,
+    /// It is lost, for this reason.
+    Lose(LostReason),
+}
+
+pub(crate) struct Hold {
+    pub name: Arc<Name>,
+    /// `<uuid>:<id>`, the field in the hash.
+    pub field: Text,
+    phase: AtomicU8,
+    /// Until when it is certainly held, for its holder.
+    deadline: AtomicU64,
+    /// Until when the server may keep it, whatever became of our commands.
+    stands_until: AtomicU64,
+    /// When it was first asked for; 0 before.
+    first_sent: AtomicU64,
+    /// The TTL that renewals ask for, in nanoseconds; 0 while it is not renewed.
+    renewed_for: AtomicU64,
+    /// When the next renewal is due.
+    due: AtomicU64,
+    /// When it ends by `max_hold`.
+    longest: AtomicU64,
+    /// Counts the wheel's entries for it; only the newest is valid.
+    pub entry: AtomicU32,
+    /// A command that may have granted it got no reply: it may run later, see `Connection`.
+    pub unsure: AtomicBool,
+    reason: Mutex<Option<LostReason>>,
+    ended: Notify,
+}
+
+impl Hold {
+    pub(crate) fn new(name: Arc<Name>, uuid: &str, id: u64) -> Arc<Self> {
+        let field = Text::from(format!("{uuid}:{id}"));
+        Arc::new(Self {
+            name,
+            field,
+            phase: AtomicU8::new(Phase::Pending as u8),
+            deadline: AtomicU64::new(0),
+            stands_until: AtomicU64::new(0),
+            first_sent: AtomicU64::new(0),
+            renewed_for: AtomicU64::new(0),
+            due: AtomicU64::new(u64::MAX),
+            longest: AtomicU64::new(u64::MAX),
+            entry: AtomicU32::new(0),
+            unsure: AtomicBool::new(false),
+            reason: Mutex::new(None),
+            ended: Notify::new(),
+        })
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Pending,
+            1 => Phase::Held,
+            2 => Phase::Ending,
+            _ => Phase::Over,
+        }
+    }
+
+    /// Moves on to a later phase; false if it is there or further already.
+    pub(crate) fn advance(&self, to: Phase) -> bool {
+        self.phase.fetch_max(to as u8, Ordering::AcqRel) < to as u8
+    }
+
+    /// A command that gives it a TTL leaves now; returns the moment to count the lease from.
+    pub(crate) fn asked(&self, lease: Duration) -> Moment {
+        let now = Moment::now();
+        let _ =
+            self.first_sent.compare_exchange(0, now.raw(), Ordering::Relaxed, Ordering::Relaxed);
+        self.stands_until.fetch_max(now.saturating_add(lease).raw(), Ordering::Relaxed);
+        now
+    }
+
+    pub(crate) fn first_sent(&self) -> Moment {
+        Moment::from_raw(self.first_sent.load(Ordering::Relaxed))
+    }
+
+    /// The server has said that it stands for `lease`, asked for at `sent`.
+    pub(crate) fn extended(&self, sent: Moment, lease: Duration) {
+        self.deadline.fetch_max(lease::deadline(sent, lease).raw(), Ordering::Release);
+    }
+
+    pub(crate) fn deadline(&self) -> Moment {
+        Moment::from_raw(self.deadline.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn stands_until(&self) -> Moment {
+        Moment::from_raw(self.stands_until.load(Ordering::Relaxed))
+    }
+
+    /// Starts renewing it, `None` stops.
+    pub(crate) fn renew_for(&self, lease: Option<Duration>, first: Moment) {
+        let nanos = lease.map_or(0, |lease| u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX));
+        self.renewed_for.store(nanos, Ordering::Relaxed);
+        self.due.store(if nanos == 0 { u64::MAX } else { first.raw() }, Ordering::Relaxed);
+    }
+
+    /// The lease that renewals ask for, if it is renewed.
+    pub(crate) fn renewed_for(&self) -> Option<Duration> {
+        match self.renewed_for.load(Ordering::Relaxed) {
+            0 => None,
+            nanos => Some(Duration::from_nanos(nanos)),
+        }
+    }
+
+    pub(crate) fn set_due(&self, due: Moment) {
+        self.due.store(due.raw(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn ends_at(&self, longest: Moment) {
+        self.longest.fetch_min(longest.raw(), Ordering::Relaxed);
+    }
+
+    /// Whether it is held now, for all its holder can know.
+    pub(crate) fn is_held(&self) -> bool {
+        self.phase() == Phase::Held && Moment::now() < self.deadline().min(self.longest())
+    }
+
+    fn longest(&self) -> Moment {
+        Moment::from_raw(self.longest.load(Ordering::Relaxed))
+    }
+
+    /// Until when it is held if nothing happens.
+    pub(crate) fn valid_until(&self) -> Moment {
+        if self.phase() == Phase::Held {
+            self.deadline().min(self.longest())
+        } else {
+            Moment::from_raw(self.deadline.load(Ordering::Acquire)).min(Moment::now())
+        }
+    }
+
+    /// Why it was lost, if it was; also if nobody has noticed yet.
+    pub(crate) fn lost(&self) -> Option<LostReason> {
+        if let Some(reason) = *self.reason.lock() {
+            return Some(reason);
+        }
+        let now = Moment::now();
+        match self.phase() {
+            Phase::Held if now >= self.deadline() => Some(LostReason::Expired),
+            Phase::Held if now >= self.longest() => Some(LostReason::MaxHold),
+            _ => None,
+        }
+    }
+
+    /// Ends it as lost and tells everyone who waits for that; false if it was over already.
+    ///
+    /// Only to be called with the name locked.
+    pub(crate) fn set_lost(&self, reason: LostReason) -> bool {
+        let mut known = self.reason.lock();
+        if known.is_some() || !self.advance(Phase::Over) {
+            return false;
+        }
+        *known = Some(reason);
+        drop(known);
+        self.ended.notify_waiters();
+        true
+    }
+
+    /// Resolves with the reason when the hold is lost; never if it is given back.
+    pub(crate) async fn wait_lost(&self) -> LostReason {
+        loop {
+            let ended = self.ended.notified();
+            tokio::pin!(ended);
+            // Listen before looking, or the end in between would be missed.
+            ended.as_mut().enable();
+            if let Some(reason) = self.lost() {
+                return reason;
+            }
+            // The wheel is coarse; the holder is told by this timer, on time.
+            let left = Moment::now().until(self.valid_until());
+            if self.phase() >= Phase::Ending {
+                std::future::pending::<()>().await;
+            }
+            tokio::select! {
+                () = ended => {}
+                () = tokio::time::sleep(left) => {}
+            }
+        }
+    }
+
+    /// What the wheel has to do now.
+    pub(crate) fn visit(&self, now: Moment) -> Visit {
+        match self.phase() {
+            Phase::Pending => Visit::TakeOver(now.saturating_add(Duration::from_secs(1))),
+            Phase::Ending | Phase::Over => Visit::Forget,
+            Phase::Held => {
+                let due = Moment::from_raw(self.due.load(Ordering::Relaxed));
+                if now >= self.deadline() {
+                    Visit::Lose(LostReason::Expired)
+                } else if now >= self.longest() {
+                    Visit::Lose(LostReason::MaxHold)
+                } else if now >= due {
+                    Visit::Renew
+                } else {
+                    Visit::Again(due.min(self.deadline()).min(self.longest()))
+                }
+            }
+        }
+    }
+}

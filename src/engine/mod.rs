@@ -1,0 +1,283 @@
+//! How any synchronizer is taken, kept and given back.
+//!
+//! [`recipe`] says what to send; [`queue`] decides, per name and under one lock, who may go next;
+//! [`acquire`] performs what was decided and is the only place that waits; [`hold`] is what was
+//! granted; [`renewal`] keeps it; [`wakeups`] tells waiters to look again.
+
+pub(crate) mod acquire;
+pub(crate) mod hold;
+pub(crate) mod queue;
+pub(crate) mod recipe;
+pub(crate) mod renewal;
+pub(crate) mod wakeups;
+
+use crate::config::{PublishMode, Settings, Shown};
+use crate::engine::queue::{Name, WokenBy};
+use crate::engine::recipe::Recipe;
+use crate::engine::renewal::Renewal;
+use crate::engine::wakeups::Wakeups;
+use crate::error::{Error, LostReason};
+use crate::lease::Moment;
+use crate::server::Text;
+use crate::server::address::Address;
+use crate::server::batch::Batch;
+use crate::server::connection::{Connection, Contact};
+use dashmap::DashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+/// What it takes to open one more connection like the others.
+#[derive(Clone)]
+pub(crate) struct Wiring {
+    pub address: Address,
+    pub settings: Settings,
+    pub contact: Arc<Contact>,
+    /// The runtime that the client was made on.
+    pub runtime: Handle,
+    sharded: Arc<OnceLock<bool>>,
+}
+
+impl Wiring {
+    /// A connection that is opened behind the scenes, and again whenever it breaks.
+    pub(crate) async fn connect(&self, role: &'static str) -> Result<Arc<Connection>, Error> {
+        let contact = self.contact.clone();
+        Connection::open(&self.address, &self.settings, contact, role, true).await
+    }
+
+    /// Whether waiters are told by SPUBLISH.
+    pub(crate) fn sharded(&self) -> bool {
+        match self.settings.publish {
+            PublishMode::Plain => false,
+            PublishMode::Sharded => true,
+            // Every server we support knows sharded channels; the probe finds proxies that do not.
+            PublishMode::Auto => self.address.is_cluster() && *self.sharded.get().unwrap_or(&true),
+        }
+    }
+
+    fn publish(&self) -> &'static str {
+        if self.sharded() { "SPUBLISH" } else { "PUBLISH" }
+    }
+}
+
+/// Everything the clones and views of one client share.
+pub(crate) struct Engine {
+    pub wiring: Wiring,
+    /// Names this client in every hold: `<uuid>:<id>`.
+    pub uuid: String,
+    pub batch: Arc<Batch>,
+    pub wakeups: Arc<Wakeups>,
+    pub renewal: Renewal,
+    names: DashMap<Text, Arc<Name>>,
+    next_id: AtomicU64,
+    /// New outermost acquisitions are refused.
+    closing: AtomicBool,
+    /// The tasks of the engine that still have something to send.
+    busy: watch::Sender<usize>,
+    /// Holds that stand.
+    holds: watch::Sender<usize>,
+    /// Everything is closed.
+    ended: watch::Sender<bool>,
+}
+
+impl Engine {
+    pub(crate) async fn start(
+        address: Address,
+        settings: Settings,
+        lazy: bool,
+    ) -> Result<Arc<Self>, Error> {
+        let contact = Arc::new(Contact::new());
+        let commands =
+            Connection::open(&address, &settings, contact.clone(), "commands", lazy).await?;
+        let runtime = Handle::current();
+        let sharded = Arc::new(OnceLock::new());
+        let wiring = Wiring { address, settings, contact, runtime: runtime.clone(), sharded };
+        let engine = Arc::new(Self {
+            uuid: uuid::Uuid::new_v4().to_string(),
+            batch: Batch::new(commands, runtime.clone()),
+            wakeups: Wakeups::new(wiring.clone()),
+            renewal: Renewal::new(),
+            names: DashMap::new(),
+            // Above anything a Java thread id will be: a reader of the key sees whose it is.
+            next_id: AtomicU64::new(1_000_000_000),
+            closing: AtomicBool::new(false),
+            busy: watch::Sender::new(0),
+            holds: watch::Sender::new(0),
+            ended: watch::Sender::new(false),
+            wiring,
+        });
+        if engine.wiring.address.is_cluster() && engine.wiring.settings.publish == PublishMode::Auto
+        {
+            if lazy {
+                let probing = engine.clone();
+                runtime.spawn(async move { probing.probe_sharded().await });
+            } else {
+                engine.probe_sharded().await;
+            }
+        }
+        engine.background(look_again_after_reconnects(engine.clone()));
+        Ok(engine)
+    }
+
+    /// Asks as Redisson does whether the cluster knows sharded channels.
+    async fn probe_sharded(&self) {
+        let connection = self.batch.connection();
+        connection.settled().await;
+        let reply = connection.command("PUBSUB", 0, vec!["SHARDNUMSUB".into()]).await;
+        let known = !matches!(&reply, Err(crate::server::reply::CallError::Refused(_)));
+        let _ = self.wiring.sharded.set(known);
+        tracing::debug!(sharded = known, "probed the cluster for sharded channels");
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.wiring.settings
+    }
+
+    pub(crate) fn publish(&self) -> &'static str {
+        self.wiring.publish()
+    }
+
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A name as it may be logged.
+    pub(crate) fn shown<'a>(&self, name: &'a Name) -> Shown<'a> {
+        self.settings().names_in_logs.show(&name.recipe.keys.lock)
+    }
+
+    /// The state of a name in this process, made if there is none.
+    pub(crate) fn name(&self, recipe: &Recipe) -> Arc<Name> {
+        if let Some(name) = self.known_name(recipe) {
+            return name;
+        }
+        let made = self.names.entry(recipe.keys.lock.clone());
+        Arc::clone(&made.or_insert_with(|| Arc::new(Name::new(recipe.clone()))))
+    }
+
+    /// The state of a name, if this process has anything to do with it.
+    pub(crate) fn known_name(&self, recipe: &Recipe) -> Option<Arc<Name>> {
+        // The map's reference ends here: held over another call on the map it could deadlock.
+        self.names.get(&recipe.keys.lock).map(|name| Arc::clone(&name))
+    }
+
+    /// Forgets a name that nobody uses; only to be called by the name itself.
+    pub(crate) fn retire(&self, name: &Name) {
+        self.names.remove_if(&name.recipe.keys.lock, |_, known| std::ptr::eq(&**known, name));
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    /// Runs a task of the engine's own; closing waits for it.
+    pub(crate) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+        let busy = Counted::new(&self.busy);
+        self.background(async move {
+            work.await;
+            drop(busy);
+        });
+    }
+
+    /// Runs a task for as long as the engine does.
+    fn background(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut ended = self.ended.subscribe();
+        self.wiring.runtime.spawn(async move {
+            tokio::select! {
+                () = work => {}
+                _ = ended.wait_for(|ended| *ended) => {}
+            }
+        });
+    }
+
+    pub(crate) fn count_hold(&self) -> Counted {
+        Counted::new(&self.holds)
+    }
+
+    fn all_names(&self) -> Vec<Arc<Name>> {
+        self.names.iter().map(|name| Arc::clone(&name)).collect()
+    }
+
+    /// Refuses new holds, waits for the old ones to be given back, then ends everything.
+    pub(crate) async fn shutdown(self: &Arc<Self>, grace: Duration) {
+        self.closing.store(true, Ordering::Relaxed);
+        for name in self.all_names() {
+            name.look_again(self);
+        }
+        let mut holds = self.holds.subscribe();
+        let given_back = holds.wait_for(|holds| *holds == 0);
+        if tokio::time::timeout(grace, given_back).await.is_err() {
+            tracing::warn!(holds = *self.holds.borrow(), "closing with locks still held");
+        }
+        for name in self.all_names() {
+            name.lose_all(self, LostReason::ClientClosed);
+        }
+        // Releases that are queued still go out, unless the server is away.
+        let mut busy = self.busy.subscribe();
+        let done = busy.wait_for(|tasks| *tasks == 0);
+        let _ = tokio::time::timeout(self.settings().command_timeout, done).await;
+        self.end().await;
+    }
+
+    /// Shuts down behind the scenes: nobody is left who could wait for it.
+    pub(crate) fn shutdown_behind(self: &Arc<Self>) {
+        /// Ends the thread also where the runtime ends before, or has ended already.
+        struct Stop(Arc<Engine>);
+        impl Drop for Stop {
+            fn drop(&mut self) {
+                self.0.renewal.stop();
+            }
+        }
+        let stop = Stop(self.clone());
+        self.wiring.runtime.spawn(async move { stop.0.shutdown(Duration::ZERO).await });
+    }
+
+    /// Ends every task, thread and socket.
+    pub(crate) async fn end(&self) {
+        self.ended.send_replace(true);
+        self.wakeups.close();
+        self.renewal.stop();
+        self.batch.connection().close().await;
+    }
+
+    /// Since when the server is silent, if it is so for longer than `patience`.
+    pub(crate) fn out_of_patience(&self, since: Moment) -> bool {
+        let Some(silent) = self.wiring.contact.silent_since() else {
+            return false;
+        };
+        silent.max(since).until(Moment::now()) >= self.settings().patience
+    }
+}
+
+/// A server that was away may have come back without our locks: look at once, not at the next
+/// renewal.
+async fn look_again_after_reconnects(engine: Arc<Engine>) {
+    let connection = engine.batch.connection();
+    let mut epochs = connection.epochs();
+    loop {
+        epochs.next().await;
+        connection.settled().await;
+        for name in engine.all_names() {
+            name.woken(&engine, WokenBy::Reconnect);
+            name.look_again(&engine);
+        }
+    }
+}
+
+/// One of a number of things that are waited for when the client closes.
+pub(crate) struct Counted(watch::Sender<usize>);
+
+impl Counted {
+    fn new(count: &watch::Sender<usize>) -> Self {
+        count.send_modify(|n| *n += 1);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.send_modify(|n| *n -= 1);
+    }
+}

@@ -1,0 +1,409 @@
+//! The one timer wheel: it renews held leases in lists, and ends those whose time is up.
+//!
+//! It runs on its own thread, with its own connection, so that a blocked runtime neither stops
+//! renewals nor hides a loss. The wheel is a hashed one (Varghese and Lauck, 1987) with coarse
+//! buckets and lazy cancellation: an entry is only a reference to a hold and a generation, and a
+//! hold that is over is dropped when its bucket comes up.
+
+use crate::engine::hold::{Hold, Phase, Visit};
+use crate::engine::{Engine, Wiring};
+use crate::error::{Error, LostReason};
+use crate::lease::Moment;
+use crate::server::batch::{Batch, Call};
+use crate::server::reply::CallError;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, Semaphore};
+
+/// Width of a bucket.
+const TICK: Duration = Duration::from_millis(8);
+
+/// Buckets of one turn: a bit over half a minute; longer waits go round again.
+const BUCKETS: usize = 4096;
+
+/// Renewals due within this time of each other travel together.
+const GATHER: Duration = Duration::from_millis(96);
+
+/// Most renewals in one command: beyond this the server gains nothing and others wait longer.
+const LONGEST_LIST: usize = 128;
+
+/// Lists under way at once, so that a hundred thousand due renewals do not flood the server.
+const LISTS_IN_FLIGHT: usize = 4;
+
+struct Entry {
+    hold: Arc<Hold>,
+    generation: u32,
+    due: Moment,
+}
+
+struct Wheel {
+    buckets: Vec<Vec<Entry>>,
+    /// The next bucket to look at, as a count of ticks since boot.
+    tick: u64,
+    entries: usize,
+    stopped: bool,
+    started: bool,
+}
+
+pub(crate) struct Renewal {
+    wheel: Mutex<Wheel>,
+    /// Until when the thread sleeps; an earlier entry wakes it.
+    asleep_until: AtomicU64,
+    wake: Notify,
+}
+
+fn tick_of(moment: Moment) -> u64 {
+    moment.raw() / TICK.as_nanos() as u64
+}
+
+fn start_of(tick: u64) -> Moment {
+    Moment::from_raw(tick.saturating_mul(TICK.as_nanos() as u64))
+}
+
+impl Renewal {
+    pub(crate) fn new() -> Self {
+        let wheel = Wheel {
+            buckets: (0..BUCKETS).map(|_| Vec::new()).collect(),
+            tick: tick_of(Moment::now()),
+            entries: 0,
+            stopped: false,
+            started: false,
+        };
+        Self { wheel: Mutex::new(wheel), asleep_until: AtomicU64::new(0), wake: Notify::new() }
+    }
+
+    /// Has a hold visited at `due`; an entry made for it before is void.
+    pub(crate) fn watch(&self, engine: &Arc<Engine>, hold: &Arc<Hold>, due: Moment) {
+        let generation = hold.entry.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let mut wheel = self.wheel.lock();
+        if wheel.stopped {
+            return;
+        }
+        if !wheel.started {
+            wheel.started = true;
+            wheel.tick = tick_of(Moment::now());
+            spawn_thread(engine);
+        }
+        wheel.insert(Entry { hold: hold.clone(), generation, due });
+        drop(wheel);
+        if due.raw() < self.asleep_until.load(Ordering::Relaxed) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&self) {
+        let mut wheel = self.wheel.lock();
+        wheel.stopped = true;
+        wheel.buckets.clear();
+        wheel.entries = 0;
+        drop(wheel);
+        self.wake.notify_one();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.wheel.lock().stopped
+    }
+}
+
+impl Wheel {
+    fn insert(&mut self, entry: Entry) {
+        // A bucket is looked at when it has begun, so round up; never behind the hand.
+        let tick = (tick_of(entry.due) + 1).max(self.tick);
+        let within = tick.min(self.tick + BUCKETS as u64 - 1);
+        self.buckets[within as usize % BUCKETS].push(entry);
+        self.entries += 1;
+    }
+
+    /// Takes out the entries whose time has come, and says when to look again.
+    fn advance(&mut self, now: Moment) -> (Vec<Entry>, Moment) {
+        let mut due = Vec::new();
+        if self.stopped {
+            return (due, now);
+        }
+        let last = tick_of(now);
+        while self.tick <= last {
+            if self.entries == 0 {
+                self.tick = last + 1;
+                break;
+            }
+            let bucket = self.tick as usize % BUCKETS;
+            let entries = std::mem::take(&mut self.buckets[bucket]);
+            self.entries -= entries.len();
+            self.tick += 1;
+            for entry in entries {
+                if entry.generation != entry.hold.entry.load(Ordering::Relaxed) {
+                    continue;
+                }
+                if entry.due <= now {
+                    due.push(entry);
+                } else {
+                    self.insert(entry);
+                }
+            }
+        }
+        (due, self.next_bucket())
+    }
+
+    fn next_bucket(&self) -> Moment {
+        if self.entries == 0 {
+            return Moment::NEVER;
+        }
+        let ahead = (0..BUCKETS as u64)
+            .find(|ahead| !self.buckets[(self.tick + ahead) as usize % BUCKETS].is_empty());
+        start_of(self.tick + ahead.unwrap_or(0))
+    }
+}
+
+/// The grid on which later renewals are due, so that they travel together.
+fn gathered(due: Moment) -> Moment {
+    let grid = GATHER.as_nanos() as u64;
+    Moment::from_raw(due.raw() / grid * grid)
+}
+
+/// When a hold granted at `sent` is renewed first: somewhere in the second sixth of its lease, so
+/// that holds taken together are not renewed together.
+pub(crate) fn first_due(sent: Moment, lease: Duration) -> Moment {
+    let sixth = lease / 6;
+    sent.saturating_add(sixth + sixth.mul_f64(fastrand::f64()))
+}
+
+/// When a hold renewed at `sent` is renewed next: at a third of its lease, never later.
+fn next_due(sent: Moment, lease: Duration) -> Moment {
+    let third = sent.saturating_add(lease / 3);
+    if lease / 3 > GATHER * 4 { gathered(third) } else { third }
+}
+
+/// How soon an unanswered renewal is tried again: at most a tenth of the lease.
+fn retry_after(hold: &Hold) -> Duration {
+    let lease = hold.renewed_for().unwrap_or(Duration::from_secs(10));
+    (lease / 10).clamp(Duration::from_millis(2), Duration::from_millis(2500))
+}
+
+fn spawn_thread(engine: &Arc<Engine>) {
+    let engine = engine.clone();
+    let work = move || match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => tokio::task::LocalSet::new().block_on(&runtime, turn(engine)),
+        Err(error) => tracing::error!(%error, "no runtime for renewals: leases will end"),
+    };
+    let spawned = std::thread::Builder::new().name("leasehold-renewal".to_owned()).spawn(work);
+    if let Err(error) = spawned {
+        tracing::error!(%error, "no thread for renewals: leases will end");
+    }
+}
+
+/// The thread's work: visit what is due, sleep until the next.
+async fn turn(engine: Arc<Engine>) {
+    let renewer = Arc::new(Renewer::new(engine.wiring.clone()));
+    let renewal = &engine.renewal;
+    while !renewal.is_stopped() {
+        let now = Moment::now();
+        // Before the wheel is read: an entry made from here on wakes us.
+        renewal.asleep_until.store(u64::MAX, Ordering::Relaxed);
+        let (due, next) = renewal.wheel.lock().advance(now);
+        let mut renew = Vec::new();
+        for entry in due {
+            visit(&engine, entry.hold, now, &mut renew);
+        }
+        if !renew.is_empty() {
+            tokio::task::spawn_local(renewer.clone().renew(engine.clone(), renew));
+        }
+        renewal.asleep_until.store(next.raw(), Ordering::Relaxed);
+        let nap = Moment::now().until(next).min(Duration::from_secs(3600));
+        tokio::select! {
+            () = renewal.wake.notified() => {}
+            () = tokio::time::sleep(nap) => {}
+        }
+    }
+    renewer.close().await;
+}
+
+fn visit(engine: &Arc<Engine>, hold: Arc<Hold>, now: Moment, renew: &mut Vec<Arc<Hold>>) {
+    let name = hold.name.clone();
+    match hold.visit(now) {
+        Visit::Forget => name.forget_untold(engine, &hold),
+        Visit::Again(next) => engine.renewal.watch(engine, &hold, next),
+        Visit::TakeOver(next) => {
+            name.look_again(engine);
+            engine.renewal.watch(engine, &hold, next);
+        }
+        Visit::Lose(reason) => name.lose(engine, &hold, reason),
+        Visit::Renew => {
+            // An owner that kept it without a guard may have gone meanwhile.
+            let before = hold.renewed_for();
+            name.check_renewal(engine);
+            if before.is_some() && hold.renewed_for().is_none() {
+                return engine.renewal.watch(engine, &hold, hold.deadline());
+            }
+            // Watched on while the renewal is under way, and retried well before the deadline.
+            let next = now.saturating_add(retry_after(&hold));
+            hold.set_due(next);
+            engine.renewal.watch(engine, &hold, next.min(hold.deadline()));
+            renew.push(hold);
+        }
+    }
+}
+
+/// Sends renewals, on the thread of the wheel and a connection of its own.
+struct Renewer {
+    wiring: Wiring,
+    batch: tokio::sync::OnceCell<Arc<Batch>>,
+    places: Arc<Semaphore>,
+}
+
+/// A hold to renew: what to ask for, and whether that is more than to see if it is there.
+struct Job {
+    hold: Arc<Hold>,
+    lease: Duration,
+    extends: bool,
+}
+
+impl Renewer {
+    fn new(wiring: Wiring) -> Self {
+        let places = Arc::new(Semaphore::new(LISTS_IN_FLIGHT));
+        Self { wiring, batch: tokio::sync::OnceCell::new(), places }
+    }
+
+    /// The connection, opened by the first renewal.
+    async fn batch(&self) -> Result<&Arc<Batch>, Error> {
+        let open = async || {
+            let connection = self.wiring.connect("renewals").await?;
+            let patience = self.wiring.settings.command_timeout;
+            // If it is not up by then, the first renewals fail and are tried again.
+            let _ = tokio::time::timeout(patience, connection.settled()).await;
+            Ok(Batch::new(connection, tokio::runtime::Handle::current()))
+        };
+        self.batch.get_or_try_init(open).await
+    }
+
+    async fn close(&self) {
+        if let Some(batch) = self.batch.get() {
+            batch.connection().close().await;
+        }
+    }
+
+    async fn renew(self: Arc<Self>, engine: Arc<Engine>, holds: Vec<Arc<Hold>>) {
+        // In a cluster a list is of one slot.
+        let mut by_slot: BTreeMap<u16, Vec<Arc<Hold>>> = BTreeMap::new();
+        for hold in holds {
+            let slot =
+                if self.wiring.address.is_cluster() { hold.name.recipe.keys.slot } else { 0 };
+            by_slot.entry(slot).or_default().push(hold);
+        }
+        for holds in by_slot.into_values() {
+            for list in holds.chunks(LONGEST_LIST) {
+                let Ok(place) = self.places.clone().acquire_owned().await else {
+                    return;
+                };
+                let (renewer, engine, list) = (self.clone(), engine.clone(), list.to_vec());
+                tokio::task::spawn_local(async move {
+                    renewer.send(&engine, list).await;
+                    drop(place);
+                });
+            }
+        }
+    }
+
+    async fn send(&self, engine: &Arc<Engine>, holds: Vec<Arc<Hold>>) {
+        let batch = match self.batch().await {
+            Ok(batch) => batch,
+            Err(error) => {
+                tracing::error!(%error, "no connection for renewals; trying again");
+                return;
+            }
+        };
+        let now = Moment::now();
+        let held = holds.into_iter().filter(|hold| hold.phase() == Phase::Held);
+        let jobs: Vec<Job> = held
+            .map(|hold| match hold.renewed_for() {
+                Some(lease) => Job { hold, lease, extends: true },
+                // Not renewed, only looked at: never asks for more than it has.
+                None => Job { lease: now.until(hold.deadline()), hold, extends: false },
+            })
+            .collect();
+        if jobs.is_empty() {
+            return;
+        }
+        let calls: Vec<Call> =
+            jobs.iter().map(|job| job.hold.name.recipe.renew(&job.hold.field, job.lease)).collect();
+        let sent = Moment::now();
+        for job in jobs.iter().filter(|job| job.extends) {
+            job.hold.asked(job.lease);
+        }
+        match batch.list(&calls).await {
+            Ok(answers) => {
+                tracing::debug!(holds = jobs.len(), "renewed a list");
+                for (job, answer) in jobs.iter().zip(answers) {
+                    answered(engine, job, sent, answer.code, answer.text.as_deref());
+                }
+            }
+            // One forbidden key refuses the whole list: ask for each by itself.
+            Err(CallError::Refused(_)) if calls.len() > 1 => {
+                for (job, call) in jobs.iter().zip(&calls) {
+                    let sent = Moment::now();
+                    match batch.list(std::slice::from_ref(call)).await {
+                        Ok(answers) => {
+                            let answer = &answers[0];
+                            answered(engine, job, sent, answer.code, answer.text.as_deref());
+                        }
+                        Err(error) => unanswered(engine, std::slice::from_ref(job), &error),
+                    }
+                }
+            }
+            Err(error) => unanswered(engine, &jobs, &error),
+        }
+    }
+}
+
+fn answered(engine: &Arc<Engine>, job: &Job, sent: Moment, code: i64, text: Option<&str>) {
+    let Job { hold, lease, extends } = job;
+    match code {
+        0 if *extends => {
+            hold.extended(sent, *lease);
+            // A hold that ended meanwhile, or is renewed no more, is left as it is.
+            if hold.renewed_for().is_some() {
+                let next = next_due(sent, *lease);
+                hold.set_due(next);
+                engine.renewal.watch(engine, hold, next.min(hold.deadline()));
+            }
+        }
+        0 => {
+            hold.set_due(Moment::NEVER);
+            engine.renewal.watch(engine, hold, hold.deadline());
+        }
+        -1 => hold.name.clone().lose(engine, hold, LostReason::Removed),
+        _ => {
+            let lock = engine.shown(&hold.name);
+            let left = Moment::now().until(hold.deadline());
+            tracing::warn!(%lock, text, ?left, "the server refused to renew a held lock");
+        }
+    }
+}
+
+fn unanswered(engine: &Arc<Engine>, jobs: &[Job], error: &CallError) {
+    let left = jobs.iter().map(|job| job.hold.deadline()).min().unwrap_or_default();
+    let left = Moment::now().until(left);
+    let first = jobs.first().map(|job| engine.shown(&job.hold.name).to_string());
+    tracing::warn!(holds = jobs.len(), first, ?error, ?left, "a list of renewals got no answer");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renewals_come_in_the_first_third_of_the_lease() {
+        let lease = Duration::from_secs(30);
+        let sent = Moment::now();
+        for _ in 0..100 {
+            let first = sent.until(first_due(sent, lease));
+            assert!(first >= lease / 6 && first <= lease / 3, "{first:?}");
+        }
+        let next = sent.until(next_due(sent, lease));
+        assert!(next <= lease / 3 && next >= lease / 3 - GATHER, "{next:?}");
+        assert_eq!(sent.until(next_due(sent, lease / 100)), lease / 300);
+    }
+}

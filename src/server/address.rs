@@ -1,0 +1,191 @@
+//! Where the server is: URLs and fred configurations, and what our own sockets make of them.
+
+use crate::config::Settings;
+use crate::error::Error;
+use fred::prelude::*;
+use fred::types::RespVersion;
+use fred::types::config::{
+    ConnectionConfig, PerformanceConfig, ReconnectError, ReconnectPolicy, UnresponsiveConfig,
+};
+use std::fmt;
+use std::time::Duration;
+
+/// A server, cluster or set of sentinels, and how to log in to it.
+#[derive(Clone)]
+pub(crate) struct Address {
+    config: Config,
+}
+
+/// Says where, never with which password.
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hosts: Vec<String> =
+            self.config.server.hosts().iter().map(ToString::to_string).collect();
+        write!(f, "{}", hosts.join(","))
+    }
+}
+
+impl Address {
+    pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
+        // Never put the URL itself into an error: it may hold a password.
+        let parsed = url::Url::parse(url)
+            .map_err(|error| Error::invalid_url(format!("the URL cannot be read: {error}")))?;
+        let scheme = parsed.scheme();
+        let needs = |feature: &str| {
+            let why = format!("the URL's scheme {scheme:?} needs the cargo feature {feature}");
+            Err(Error::invalid_url(why))
+        };
+        match scheme {
+            "redis" | "valkey" | "redis-cluster" | "valkey-cluster" | "redis-sentinel"
+            | "valkey-sentinel" => {}
+            "rediss" | "valkeys" | "rediss-cluster" | "valkeys-cluster" | "rediss-sentinel"
+            | "valkeys-sentinel" => {
+                if cfg!(not(any(feature = "tls-rustls", feature = "tls-native"))) {
+                    return needs("\"tls-rustls\" or \"tls-native\"");
+                }
+            }
+            "redis+unix" | "valkey+unix" => {
+                if cfg!(not(feature = "unix")) {
+                    return needs("\"unix\"");
+                }
+            }
+            _ => {
+                return Err(Error::invalid_url(format!(
+                    "the URL's scheme {scheme:?} is not one of redis, rediss, redis-cluster, \
+                     rediss-cluster, redis-sentinel, rediss-sentinel, redis+unix, or the same \
+                     with valkey"
+                )));
+            }
+        }
+        let sentinel_login =
+            |(key, _): (_, _)| key == "sentinelUsername" || key == "sentinelPassword";
+        if cfg!(not(feature = "sentinel"))
+            && parsed.query_pairs().map(|(k, v)| (k.into_owned(), v)).any(sentinel_login)
+        {
+            return Err(Error::invalid_url(
+                "a login for sentinels in the URL needs the cargo feature \"sentinel\"",
+            ));
+        }
+        let config = Config::from_url(url).map_err(|error| {
+            Error::invalid_url(format!(
+                "the URL cannot be used: {}",
+                scrub(error.details(), &parsed)
+            ))
+        })?;
+        Ok(Self::from_config(config))
+    }
+
+    pub(crate) fn from_config(mut config: Config) -> Self {
+        // Our scripts' answers and the subscriptions are read as RESP3 pushes and replies.
+        config.version = RespVersion::RESP3;
+        Self { config }
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.config.server.is_clustered()
+    }
+
+    /// A fred client for one socket of ours (one a node, in a cluster), not yet connected.
+    ///
+    /// fred's own defaults would hang or lie to us: no reconnects, no time-outs, Nagle on, event
+    /// channels of 32, 10 s for each connect. Every setting here is one of those traps avoided.
+    pub(crate) fn client(
+        &self,
+        settings: &Settings,
+        fail_fast_on_connect: bool,
+    ) -> Result<fred::clients::Client, Error> {
+        let mut config = self.config.clone();
+        config.fail_fast = fail_fast_on_connect;
+        let timeout = settings.command_timeout;
+        let mut connection = ConnectionConfig {
+            connection_timeout: timeout.max(Duration::from_secs(1)),
+            internal_command_timeout: timeout.max(Duration::from_secs(1)),
+            reconnect_on_auth_error: false,
+            // A MOVED or ASK spends an attempt; resending after a broken connection is prevented
+            // by each command's own fail-fast, not by this.
+            max_command_attempts: 3,
+            reconnect_errors: vec![
+                ReconnectError::ReadOnly,
+                ReconnectError::Loading,
+                ReconnectError::MasterDown,
+                ReconnectError::ClusterDown,
+            ],
+            unresponsive: UnresponsiveConfig {
+                max_timeout: Some(timeout),
+                interval: (timeout / 4).max(Duration::from_millis(10)),
+            },
+            ..ConnectionConfig::default()
+        };
+        connection.tcp.nodelay = Some(true);
+        let performance = PerformanceConfig {
+            default_command_timeout: timeout,
+            // One receiver of ours reads each of these; a flood beyond it only costs a re-check.
+            broadcast_channel_capacity: 4096,
+            ..PerformanceConfig::default()
+        };
+        let mut policy = ReconnectPolicy::new_exponential(0, 20, 1000, 2);
+        policy.set_jitter(30);
+        let mut builder = Builder::from_config(config);
+        builder.set_connection_config(connection);
+        builder.set_performance_config(performance);
+        builder.set_policy(policy);
+        builder.build().map_err(|error| {
+            Error::invalid_url(format!("the configuration cannot be used: {error}"))
+        })
+    }
+}
+
+/// Takes login data out of a library's error text.
+fn scrub(text: &str, url: &url::Url) -> String {
+    let mut text = text.to_owned();
+    for secret in [url.password().unwrap_or(""), url.username(), url.as_str()] {
+        if !secret.is_empty() {
+            text = text.replace(secret, "***");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_of_every_deployment_are_read() {
+        for url in [
+            "redis://127.0.0.1:6379/2",
+            "valkey://user:pw@localhost",
+            "redis-cluster://a:1?node=b:2&node=c:3",
+            "redis-sentinel://a:1/0?sentinelServiceName=mymaster",
+        ] {
+            Address::from_url(url).unwrap_or_else(|error| panic!("{url}: {error}"));
+        }
+    }
+
+    #[test]
+    fn bad_urls_are_refused_without_their_passwords() {
+        for url in [
+            "http://user:s3cret@host",
+            "s3cret",
+            "redis://user:s3cret@host:99999999/",
+            "redis-sentinel://user:s3cret@host:1",
+            "redis://user:s3cret@host/notanumber",
+            "",
+        ] {
+            match Address::from_url(url) {
+                Ok(address) => assert!(!format!("{address:?}").contains("s3cret")),
+                Err(error) => {
+                    assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
+                }
+            }
+        }
+    }
+
+    #[cfg(not(any(feature = "tls-rustls", feature = "tls-native", feature = "unix")))]
+    #[test]
+    fn a_url_that_needs_a_missing_feature_says_which() {
+        let text = |url| Address::from_url(url).unwrap_err().to_string();
+        assert!(text("rediss://host").contains("tls-rustls"));
+        assert!(text("redis+unix:///tmp/x.sock").contains("unix"));
+    }
+}

@@ -1,0 +1,18 @@
+//! The only room that speaks to Redis, and the only one that names fred.
+//!
+//! [`connection`] holds one fred client and knows when its replies can be believed; [`script`]
+//! embeds the Lua files; [`batch`] sends many calls as one command; [`reply`] reads answers.
+
+pub(crate) mod address;
+pub(crate) mod batch;
+pub(crate) mod connection;
+pub(crate) mod reply;
+pub(crate) mod script;
+
+/// Text that is cheap to clone: names, channels and owners travel in every command.
+pub(crate) type Text = fred::bytes_utils::Str;
+
+/// The cluster slot of a key.
+pub(crate) fn slot_of(key: &str) -> u16 {
+    fred::util::redis_keyslot(key.as_bytes())
+}

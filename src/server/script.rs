@@ -1,0 +1,171 @@
+//! The Lua files, embedded; one constant each, so that a misspelt name does not compile.
+
+use std::sync::OnceLock;
+
+/// One Lua file.
+#[derive(Debug)]
+pub(crate) struct Script {
+    /// Folder and file, `lock/acquire`.
+    pub name: &'static str,
+    pub source: &'static str,
+    /// Keys of one entry of a list; of the whole script if it takes no list.
+    pub keys: usize,
+    /// Arguments of one entry.
+    pub args: usize,
+    /// Which codes are followed by a text in the reply.
+    pub has_text: fn(i64) -> bool,
+    /// Its place in the catalogue, which tells the lanes of a batch apart.
+    pub index: u8,
+    sha: OnceLock<String>,
+}
+
+impl Script {
+    const fn new(
+        index: u8,
+        name: &'static str,
+        source: &'static str,
+        keys: usize,
+        args: usize,
+        has_text: fn(i64) -> bool,
+    ) -> Self {
+        Self { name, source, keys, args, has_text, index, sha: OnceLock::new() }
+    }
+
+    /// What `EVALSHA` calls it.
+    pub(crate) fn sha(&self) -> &str {
+        self.sha.get_or_init(|| fred::util::sha1_hash(self.source))
+    }
+}
+
+macro_rules! scripts {
+    ($($index:literal $constant:ident = $name:literal ($keys:literal keys, $args:literal args, $has_text:expr);)*) => {
+        $(pub(crate) static $constant: Script = Script::new(
+            $index,
+            $name,
+            include_str!(concat!("../../lua/", $name, ".lua")),
+            $keys,
+            $args,
+            $has_text,
+        );)*
+
+        #[cfg(test)]
+        static CATALOGUE: &[&Script] = &[$(&$constant),*];
+    };
+}
+
+scripts! {
+    0 LOCK_ACQUIRE = "lock/acquire" (1 keys, 3 args, |code| code <= -2 || code > 0);
+    1 LOCK_RELEASE = "lock/release" (2 keys, 3 args, |code| code == -2 || code == -4);
+    2 LOCK_RENEW = "lock/renew" (1 keys, 2 args, |code| code == -2);
+    3 LOCK_FORCE_RELEASE = "lock/force_release" (2 keys, 2 args, |code| code == -2 || code == -4);
+    4 LOCK_INSPECT = "lock/inspect" (1 keys, 0 args, |code| code != -1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    /// The lines of the comment at the top.
+    fn header(script: &Script) -> Vec<&'static str> {
+        let lines = script.source.lines().skip_while(|line| line.starts_with("#!"));
+        lines.take_while(|line| line.starts_with("--")).collect()
+    }
+
+    fn body(script: &Script) -> String {
+        let code = script.source.lines().filter(|line| !line.trim_start().starts_with("--"));
+        code.filter(|line| !line.starts_with("#!")).collect::<Vec<_>>().join("\n")
+    }
+
+    /// The index expressions that follow `word` in brackets: `KEYS[2i-1]` gives `2i-1`.
+    fn indexes(text: &str, word: &str) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        for (at, _) in text.match_indices(&format!("{word}[")) {
+            let rest = &text[at + word.len() + 1..];
+            let inside = rest.split(']').next().expect("a bracket that closes");
+            found.insert(inside.replace([' ', '*'], ""));
+        }
+        found
+    }
+
+    #[test]
+    fn every_file_is_catalogued_under_its_own_place() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+        let mut on_disk = BTreeSet::new();
+        for folder in std::fs::read_dir(&root).unwrap().flatten() {
+            if !folder.path().is_dir() {
+                continue;
+            }
+            for file in std::fs::read_dir(folder.path()).unwrap().flatten() {
+                let path = file.path();
+                let inside = path.strip_prefix(&root).unwrap().with_extension("");
+                on_disk.insert(inside.to_string_lossy().into_owned());
+            }
+        }
+        let catalogued: BTreeSet<_> = CATALOGUE.iter().map(|s| s.name.to_owned()).collect();
+        assert_eq!(on_disk, catalogued);
+        for (place, script) in CATALOGUE.iter().enumerate() {
+            assert_eq!(usize::from(script.index), place, "{}", script.name);
+        }
+    }
+
+    #[test]
+    fn every_header_says_keys_arguments_returns_and_resend() {
+        for script in CATALOGUE {
+            let header = header(script);
+            let first = header.first().expect("a header");
+            assert!(first.starts_with(&format!("-- {} — ", script.name)), "{first}");
+            for section in ["-- KEYS[", "-- Returns ", "-- Resend  "] {
+                let found = header.iter().any(|line| line.starts_with(section));
+                assert!(found, "{} has no {section:?}", script.name);
+            }
+            let text = header.join("\n");
+            assert_eq!(indexes(&text, "KEYS").len(), script.keys, "{} keys", script.name);
+            assert_eq!(indexes(&text, "ARGV").len(), script.args, "{} args", script.name);
+        }
+    }
+
+    #[test]
+    fn every_body_uses_just_the_keys_and_arguments_of_its_header() {
+        for script in CATALOGUE {
+            let (header, body) = (header(script).join("\n"), body(script));
+            for word in ["KEYS", "ARGV"] {
+                assert_eq!(
+                    indexes(&header, word),
+                    indexes(&body, word),
+                    "{} in {}",
+                    word,
+                    script.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_code_a_body_returns_is_in_its_header() {
+        for script in CATALOGUE {
+            let header = header(script).join("\n");
+            let body = body(script);
+            for code in ["-1", "-2", "-3", "-4"] {
+                let returned = body.contains(&format!("return {code}"))
+                    || body.contains(&format!("return {{ {code}"))
+                    || body.contains(&format!("ttl = {code} "));
+                let told = header.lines().any(|line| {
+                    let line = line.trim_start_matches("-- Returns").trim_start_matches("--");
+                    line.split_whitespace().next() == Some(code)
+                });
+                assert!(!returned || told, "{} returns {code} untold", script.name);
+            }
+        }
+    }
+
+    #[test]
+    fn no_script_builds_a_key_name_or_can_raise() {
+        for script in CATALOGUE {
+            let body = body(script);
+            assert!(!body.contains("redis.call("), "{}: a list must not raise", script.name);
+            assert!(!body.contains("redisson_"), "{}: keys come in from outside", script.name);
+        }
+    }
+}
