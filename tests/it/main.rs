@@ -1,0 +1,4 @@
+//! All tests against real servers, in one program: it links once, and its tests run side by side.
+
+#[path = "../support/mod.rs"]
+mod support;
