@@ -1,0 +1,387 @@
+//! The calls of a name: what is sent next, and what the answer changes.
+
+use crate::engine::Engine;
+use crate::engine::hold::{Hold, Phase};
+use crate::engine::queue::flight::{
+    CallFuture, Flight, FlightKind, Read, Released, passes, read, released,
+};
+use crate::engine::queue::held::{Entry, Held};
+use crate::engine::queue::waiter::{Grant, Outcome, Tickets, Waiter, finish_all};
+use crate::engine::queue::{Name, State};
+use crate::error::{Error, LostReason};
+use crate::lease::{Lease, Moment};
+use crate::server::batch::CallResult;
+use crate::server::reply::CallError;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+impl Name {
+    /// Asks for a fresh hold.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        state: &mut State,
+        waiter: Arc<Waiter>,
+    ) -> Arc<Flight> {
+        state.try_now = false;
+        let attempt = waiter.slot.lock().attempt.take();
+        let resent = attempt.is_some();
+        let hold =
+            attempt.unwrap_or_else(|| Hold::new(self.clone(), &engine.uuid, engine.next_id()));
+        let length = waiter.request.length;
+        let call = self.recipe.acquire(&hold.field, length, 1);
+        let sent = hold.asked(length);
+        // Watched before it is sent, so that no grant is ever without its timer.
+        let look = engine.settings().uncollected.min(length / 6);
+        engine.renewal.watch(engine, &hold, sent.saturating_add(look));
+        let batch = engine.batch.clone();
+        let call: CallFuture = if resent {
+            let timeout = engine.settings().command_timeout;
+            Box::pin(async move {
+                // The first send may linger in a broken connection; let that be fenced first.
+                let settled = batch.connection().settled();
+                if tokio::time::timeout(timeout, settled).await.is_err() {
+                    return Err(CallError::NotSent("the connection is down".to_owned()));
+                }
+                batch.call(call).await
+            })
+        } else {
+            Box::pin(async move { batch.call(call).await })
+        };
+        state.launch(FlightKind::Fresh { hold, waiter }, sent, call)
+    }
+
+    /// Enters the hold once more.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        state: &mut State,
+        waiter: &Arc<Waiter>,
+    ) -> Arc<Flight> {
+        let held = state.hold.as_ref().expect("only a hold that stands is entered");
+        let (hold, count) = (held.hold.clone(), held.count + 1);
+        let length = waiter.request.length;
+        let call = self.recipe.acquire(&hold.field, length, count);
+        let sent = hold.asked(length);
+        let batch = engine.batch.clone();
+        let call = Box::pin(async move { batch.call(call).await });
+        state.launch(FlightKind::Enter { hold, waiter: waiter.clone(), count }, sent, call)
+    }
+
+    /// Brings the server's count down to that of the entries; gives the hold back at none.
+    pub(super) fn lower(self: &Arc<Self>, engine: &Arc<Engine>, state: &mut State) -> Arc<Flight> {
+        let held = state.hold.as_mut().expect("only a hold that stands is lowered");
+        let hold = held.hold.clone();
+        let count = held.entries.len() as u32;
+        let tickets = Mutex::new(std::mem::take(&mut held.tickets));
+        let call = self.recipe.release(&hold.field, count, engine.publish());
+        let kind = if count == 0 {
+            // From here on nothing renews it.
+            hold.advance(Phase::Ending);
+            let held = state.hold.take().expect("looked at above");
+            FlightKind::Final { hold, tickets, _counted: held.counted }
+        } else {
+            FlightKind::Lower { hold, count, tickets }
+        };
+        let batch = engine.batch.clone();
+        let call = Box::pin(async move { batch.call(call).await });
+        state.launch(kind, Moment::now(), call)
+    }
+
+    /// The call under way has ended.
+    pub(crate) fn complete(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        flight: &Arc<Flight>,
+        result: CallResult,
+    ) {
+        let mut state = self.state.lock();
+        state.flight = None;
+        match &flight.kind {
+            FlightKind::Fresh { hold, waiter } => {
+                self.asked(engine, &mut state, hold, waiter, result);
+            }
+            FlightKind::Enter { hold, waiter, count } => {
+                self.entered(engine, &mut state, hold, waiter, *count, flight.sent, result);
+            }
+            FlightKind::Lower { hold, count, tickets } => {
+                let tickets = std::mem::take(&mut *tickets.lock());
+                self.lowered(engine, &mut state, hold, *count, tickets, result);
+            }
+            FlightKind::Final { hold, tickets, .. } => {
+                let tickets = std::mem::take(&mut *tickets.lock());
+                self.given_back(engine, &mut state, hold, tickets, result);
+            }
+        }
+        self.look(engine, state);
+    }
+
+    pub(super) fn asked(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        state: &mut State,
+        hold: &Arc<Hold>,
+        waiter: &Arc<Waiter>,
+        result: CallResult,
+    ) {
+        let now = Moment::now();
+        let request = &waiter.request;
+        let cancelled = waiter.slot.lock().cancelled;
+        match read(result) {
+            Read::Done => {
+                state.failures = 0;
+                // Counted from the first send: which of several was granted nobody knows.
+                hold.extended(hold.first_sent(), request.length);
+                if now >= hold.deadline() {
+                    tracing::warn!(lock = %engine.shown(self), "granted too late; given back");
+                    hold.unsure.store(true, Ordering::Relaxed);
+                    self.discard(engine, hold.clone());
+                    state.try_now = true;
+                    return self.wait_on(engine, state, waiter, cancelled);
+                }
+                hold.advance(Phase::Held);
+                if let Some(max) = request.max_hold {
+                    hold.ends_at(now.saturating_add(max));
+                }
+                state.hold = Some(Held {
+                    hold: hold.clone(),
+                    entries: Vec::with_capacity(1),
+                    count: 1,
+                    unsure: false,
+                    tickets: Vec::new(),
+                    retry_at: Moment::default(),
+                    verified: now,
+                    counted: engine.count_hold(),
+                });
+                if !cancelled {
+                    self.grant(engine, state, waiter);
+                }
+                // Everyone else here now waits for us.
+                for other in &state.queue {
+                    other.slot.lock().refused = true;
+                }
+                self.end_overdue(state, now);
+                state.sort_entrants();
+            }
+            Read::Refused { ttl, holder } => {
+                hold.advance(Phase::Over);
+                state.failures = 0;
+                state.holder = holder;
+                let cap = engine.settings().fallback_cap;
+                let jitter = Duration::from_micros(1_000 + fastrand::u64(0..4_000));
+                let wait = ttl.map_or(cap, |ttl| (ttl + jitter).min(cap));
+                state.next_try = now.saturating_add(wait);
+                waiter.slot.lock().refused = true;
+                for other in &state.queue {
+                    other.slot.lock().refused = true;
+                }
+                self.end_overdue(state, now);
+                if !cancelled && request.is_over(now) {
+                    return waiter.finish(Outcome::Refused);
+                }
+                self.wait_on(engine, state, waiter, cancelled);
+            }
+            Read::Failed(text) if !passes(&text) => {
+                hold.advance(Phase::Over);
+                state.try_now = true;
+                waiter.finish(Outcome::Failed(Error::server(Some(self.text()), &text)));
+            }
+            // It cannot be gone before it was there.
+            Read::Gone | Read::Failed(_) | Read::NotSent(_) => {
+                self.retry(engine, state, hold, waiter, cancelled);
+            }
+            Read::Unknown(_) => {
+                hold.unsure.store(true, Ordering::Relaxed);
+                self.retry(engine, state, hold, waiter, cancelled);
+            }
+        }
+    }
+
+    /// The attempt came to nothing; the same hold is asked for again, unless it is too late.
+    pub(super) fn retry(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        state: &mut State,
+        hold: &Arc<Hold>,
+        waiter: &Arc<Waiter>,
+        cancelled: bool,
+    ) {
+        let now = Moment::now();
+        state.failures += 1;
+        let pause = Duration::from_millis(10 << state.failures.min(4));
+        let pause = pause + pause.mul_f64(fastrand::f64());
+        state.next_try = now.saturating_add(pause);
+        state.try_now = false;
+        self.end_overdue(state, now);
+        if cancelled {
+            return self.discard(engine, hold.clone());
+        }
+        if waiter.request.is_over(now) {
+            let unsure = hold.unsure.load(Ordering::Relaxed);
+            self.discard(engine, hold.clone());
+            let why = "no reply within the wait";
+            let error = Error::unavailable(Some(self.text()), why, unsure);
+            return waiter.finish(Outcome::Failed(error));
+        }
+        waiter.slot.lock().attempt = Some(hold.clone());
+        self.wait_on(engine, state, waiter, cancelled);
+    }
+
+    /// Puts the head of the queue back in its place.
+    pub(super) fn wait_on(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        state: &mut State,
+        waiter: &Arc<Waiter>,
+        cancelled: bool,
+    ) {
+        if cancelled {
+            return;
+        }
+        state.asking.insert(waiter.request.owner.key(), waiter.request.at);
+        state.queue.push_front(waiter.clone());
+        self.ensure_driver(engine, state);
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one caller, which has them all apart")]
+    pub(super) fn entered(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        state: &mut State,
+        hold: &Arc<Hold>,
+        waiter: &Arc<Waiter>,
+        count: u32,
+        sent: Moment,
+        result: CallResult,
+    ) {
+        let now = Moment::now();
+        let cancelled = waiter.slot.lock().cancelled;
+        let Some(held) = state.hold.as_mut().filter(|held| Arc::ptr_eq(&held.hold, hold)) else {
+            let reason = hold.lost().unwrap_or(LostReason::Removed);
+            return waiter.finish(Outcome::Failed(Error::lost(self.text(), reason)));
+        };
+        match read(result) {
+            Read::Done => {
+                held.count = count;
+                hold.extended(sent, waiter.request.length);
+                if !cancelled {
+                    self.grant(engine, state, waiter);
+                }
+            }
+            Read::Gone | Read::Refused { .. } => {
+                self.lose_now(engine, state, LostReason::Removed);
+                waiter.finish(Outcome::Failed(Error::lost(self.text(), LostReason::Removed)));
+            }
+            Read::Failed(text) if !passes(&text) => {
+                waiter.finish(Outcome::Failed(Error::server(Some(self.text()), &text)));
+            }
+            unknown => {
+                held.unsure |= matches!(unknown, Read::Unknown(_));
+                held.retry_at = now.saturating_add(Duration::from_millis(20));
+                if cancelled {
+                    return;
+                }
+                if waiter.request.is_over(now) {
+                    let unsure = held.unsure;
+                    let why = "no reply within the wait";
+                    let error = Error::unavailable(Some(self.text()), why, unsure);
+                    return waiter.finish(Outcome::Failed(error));
+                }
+                state.asking.insert(waiter.request.owner.key(), waiter.request.at);
+                state.entrants.push_front(waiter.clone());
+            }
+        }
+    }
+
+    pub(super) fn lowered(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        state: &mut State,
+        hold: &Arc<Hold>,
+        count: u32,
+        tickets: Tickets,
+        result: CallResult,
+    ) {
+        let Some(held) = state.hold.as_mut().filter(|held| Arc::ptr_eq(&held.hold, hold)) else {
+            let reason = hold.lost().unwrap_or(LostReason::Removed);
+            return finish_all(tickets, &Err(Error::lost(self.text(), reason)));
+        };
+        let retry_at = Moment::now().saturating_add(Duration::from_millis(50));
+        match read(result) {
+            Read::Done => {
+                held.count = count;
+                held.unsure = false;
+                finish_all(tickets, &Ok(()));
+            }
+            Read::Gone | Read::Refused { .. } => {
+                self.lose_now(engine, state, LostReason::Removed);
+                finish_all(tickets, &Err(Error::lost(self.text(), LostReason::Removed)));
+            }
+            Read::Failed(text) if !passes(&text) => {
+                held.unsure = true;
+                held.retry_at = retry_at;
+                finish_all(tickets, &Err(Error::server(Some(self.text()), &text)));
+            }
+            _ => {
+                held.unsure = true;
+                held.retry_at = retry_at;
+                held.tickets.splice(0..0, tickets);
+            }
+        }
+    }
+
+    pub(super) fn given_back(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        state: &mut State,
+        hold: &Arc<Hold>,
+        tickets: Tickets,
+        result: CallResult,
+    ) {
+        let now = Moment::now();
+        state.last_release = now;
+        state.try_now = true;
+        hold.advance(Phase::Over);
+        match released(self.text(), hold, result, false) {
+            Released::Yes(result) => finish_all(tickets, &result),
+            // Told at once, tried on until the lease would have ended anyway.
+            Released::Refused(error) => {
+                finish_all(tickets, &Err(error));
+                engine.settle_release(hold.clone(), Vec::new());
+            }
+            Released::Unknown => engine.settle_release(hold.clone(), tickets),
+        }
+    }
+
+    /// Lets a waiter in.
+    pub(super) fn grant(&self, engine: &Arc<Engine>, state: &mut State, waiter: &Arc<Waiter>) {
+        let held = state.hold.as_mut().expect("a grant enters a hold that stands");
+        let request = &waiter.request;
+        state.next_entry += 1;
+        let id = state.next_entry;
+        let now = Moment::now();
+        held.entries.push(Entry {
+            id,
+            owner: request.owner.key(),
+            alive: request.owner.liveness(),
+            context: request.owner.is_default().then(|| request.context.clone()),
+            renewed: request.lease == Lease::Renewed,
+            guarded: true,
+            label: request.label.clone(),
+            at: request.at,
+            offered: Some((now, waiter.clone())),
+        });
+        held.update_renewal(engine.settings().watchdog);
+        let hold = held.hold.clone();
+        tracing::debug!(
+            lock = %engine.shown(self),
+            hold = %hold.field,
+            count = held.entries.len(),
+            waited = ?request.since.until(now),
+            "acquired"
+        );
+        waiter.finish(Outcome::Granted(Grant { hold, entry: id }));
+    }
+}

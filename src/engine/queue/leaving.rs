@@ -1,0 +1,258 @@
+//! How an owner leaves a hold: by giving it back, or by losing it.
+
+use crate::engine::Engine;
+use crate::engine::hold::Hold;
+use crate::engine::queue::held::{Entry, LostHold, take_uncollected};
+use crate::engine::queue::waiter::{Grant, Outcome, Ticket, finish_all};
+use crate::engine::queue::{Leave, Name, State};
+use crate::error::{Error, LostReason};
+use crate::lease::Moment;
+use crate::owner::Owner;
+use parking_lot::MutexGuard;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the lost hold of an owner without a guard is remembered, to be told once.
+const UNTOLD: Duration = Duration::from_secs(60);
+
+impl Name {
+    /// A guard leaves. With a ticket the caller waits, and may drive the call.
+    pub(crate) fn leave(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        grant: &Grant,
+        ticket: Option<&Arc<Ticket>>,
+    ) -> Leave {
+        self.notice_loss(engine);
+        let mut state = self.state.lock();
+        let held = state.hold.as_mut().filter(|held| Arc::ptr_eq(&held.hold, &grant.hold));
+        let Some(held) = held else {
+            let reason = self.forget_lost(engine, &mut state, grant);
+            self.look(engine, state);
+            return Leave::Failed(match reason {
+                Some(reason) => Error::lost(self.text(), reason),
+                None => Error::not_held(self.text()),
+            });
+        };
+        let before = held.entries.len();
+        held.entries.retain(|entry| entry.id != grant.entry);
+        if held.entries.len() == before {
+            return Leave::Failed(Error::not_held(self.text()));
+        }
+        held.update_renewal(engine.settings().watchdog);
+        self.leave_with(engine, state, ticket)
+    }
+
+    /// An owner without a guard leaves its newest entry.
+    pub(crate) fn leave_as(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        owner: &Owner,
+        ticket: &Arc<Ticket>,
+    ) -> Leave {
+        self.notice_loss(engine);
+        let mut state = self.state.lock();
+        let key = owner.key();
+        let own = |entry: &Entry| entry.owner == key;
+        if let Some(held) = &mut state.hold {
+            let newest = held.entries.iter().rposition(|entry| own(entry) && !entry.guarded);
+            let newest = newest.or_else(|| held.entries.iter().rposition(own));
+            if let Some(newest) = newest {
+                held.entries.remove(newest);
+                held.update_renewal(engine.settings().watchdog);
+                return self.leave_with(engine, state, Some(ticket));
+            }
+        }
+        let error = self.untold_loss(engine, &mut state, owner);
+        self.look(engine, state);
+        Leave::Failed(error.unwrap_or_else(|| Error::not_held(self.text())))
+    }
+
+    pub(super) fn leave_with(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        mut state: MutexGuard<'_, State>,
+        ticket: Option<&Arc<Ticket>>,
+    ) -> Leave {
+        let held = state.hold.as_mut().expect("an entry of it was just taken out");
+        held.tickets.extend(ticket.cloned());
+        if ticket.is_some() && state.flight.is_none() && !state.driven {
+            return Leave::Lone(self.lower(engine, &mut state));
+        }
+        self.ensure_driver(engine, &mut state);
+        Leave::Queued
+    }
+
+    /// The guard is forgotten: the entry stays, for an `unlock` by its owner.
+    pub(crate) fn forget(&self, engine: &Arc<Engine>, grant: &Grant) {
+        let mut state = self.state.lock();
+        if let Some(held) = &mut state.hold {
+            if let Some(entry) = held.entries.iter_mut().find(|entry| entry.id == grant.entry) {
+                entry.guarded = false;
+                held.update_renewal(engine.settings().watchdog);
+                return;
+            }
+        }
+        for lost in &mut state.lost {
+            for entry in lost.entries.iter_mut().filter(|entry| entry.id == grant.entry) {
+                entry.guarded = false;
+            }
+        }
+    }
+
+    /// Gives an entry to another owner.
+    pub(crate) fn hand_to(&self, grant: &Grant, owner: &Owner) {
+        let mut state = self.state.lock();
+        let lost = state.lost.iter_mut().flat_map(|lost| &mut lost.entries);
+        let lost: Vec<_> = lost.filter(|entry| entry.id == grant.entry).collect();
+        for entry in lost {
+            entry.owner = owner.key();
+            entry.alive = owner.liveness();
+            entry.context = None;
+        }
+        if let Some(held) = &mut state.hold {
+            for entry in held.entries.iter_mut().filter(|entry| entry.id == grant.entry) {
+                entry.owner = owner.key();
+                entry.alive = owner.liveness();
+                entry.context = None;
+            }
+        }
+    }
+
+    /// Ends a hold as lost, if it still stands.
+    pub(crate) fn lose(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        hold: &Arc<Hold>,
+        reason: LostReason,
+    ) {
+        let mut state = self.state.lock();
+        if state.hold.as_ref().is_some_and(|held| Arc::ptr_eq(&held.hold, hold)) {
+            self.lose_now(engine, &mut state, reason);
+            self.look(engine, state);
+        }
+    }
+
+    /// Ends whatever hold this name has.
+    pub(crate) fn lose_all(self: &Arc<Self>, engine: &Arc<Engine>, reason: LostReason) {
+        let mut state = self.state.lock();
+        if state.hold.is_some() {
+            self.lose_now(engine, &mut state, reason);
+        }
+        self.look(engine, state);
+    }
+
+    /// A hold whose time is up is lost, also if the wheel has not come by yet.
+    pub(super) fn notice_loss(self: &Arc<Self>, engine: &Arc<Engine>) {
+        let mut state = self.state.lock();
+        let reason = state.hold.as_ref().and_then(|held| held.hold.lost());
+        if let Some(reason) = reason {
+            self.lose_now(engine, &mut state, reason);
+            self.look(engine, state);
+        }
+    }
+
+    pub(super) fn lose_now(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        state: &mut State,
+        reason: LostReason,
+    ) {
+        let Some(held) = state.hold.take() else {
+            return;
+        };
+        let hold = held.hold;
+        hold.set_lost(reason);
+        let held_for = hold.first_sent().until(Moment::now());
+        tracing::warn!(
+            lock = %engine.shown(self),
+            hold = %hold.field,
+            ?held_for,
+            at = held.entries.first().map(|entry| tracing::field::display(entry.at)),
+            label = held.entries.first().and_then(|entry| entry.label.as_deref()),
+            %reason,
+            "lost a lock"
+        );
+        let error = Error::lost(self.text(), reason);
+        finish_all(held.tickets, &Err(error.clone()));
+        // Who wanted to go further in has lost what was around it.
+        for waiter in std::mem::take(&mut state.entrants) {
+            state.asking.remove(&waiter.request.owner.key());
+            waiter.finish(Outcome::Failed(error.clone()));
+        }
+        state.try_now = true;
+        if reason == LostReason::Expired {
+            // By its deadline; the server may still have it.
+            engine.settle_release(hold.clone(), Vec::new());
+        }
+        let mut entries = held.entries;
+        // Not collected and lost already: those wait on, for another.
+        for waiter in take_uncollected(&mut entries) {
+            state.asking.insert(waiter.request.owner.key(), waiter.request.at);
+            state.queue.push_front(waiter);
+        }
+        if entries.is_empty() {
+            return;
+        }
+        if entries.iter().any(|entry| !entry.guarded) {
+            let then = Moment::now().saturating_add(UNTOLD);
+            engine.renewal.watch(engine, &hold, then);
+        }
+        state.lost.push(LostHold { hold, reason, entries });
+    }
+
+    /// The error for an owner whose hold was lost: for as long as its guards live, once without.
+    pub(super) fn untold_loss(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        state: &mut State,
+        owner: &Owner,
+    ) -> Option<Error> {
+        for lost in &mut state.lost {
+            let concerned = |entry: &Entry| owner.is_within(entry.owner);
+            if lost.entries.iter().any(concerned) {
+                let reason = lost.reason;
+                lost.entries.retain(|entry| entry.guarded || !concerned(entry));
+                self.drop_told(engine, state);
+                return Some(Error::lost(self.text(), reason));
+            }
+        }
+        None
+    }
+
+    /// A guard of a lost hold is gone.
+    pub(super) fn forget_lost(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        state: &mut State,
+        grant: &Grant,
+    ) -> Option<LostReason> {
+        let lost = state.lost.iter_mut().find(|lost| Arc::ptr_eq(&lost.hold, &grant.hold))?;
+        let reason = lost.reason;
+        lost.entries.retain(|entry| entry.id != grant.entry);
+        self.drop_told(engine, state);
+        Some(reason)
+    }
+
+    /// Forgets lost holds that everyone knows of; one that may still stand is now given back.
+    pub(super) fn drop_told(self: &Arc<Self>, engine: &Arc<Engine>, state: &mut State) {
+        for at in (0..state.lost.len()).rev() {
+            if state.lost[at].entries.is_empty() {
+                let lost = state.lost.swap_remove(at);
+                if matches!(lost.reason, LostReason::MaxHold | LostReason::ClientClosed) {
+                    engine.settle_release(lost.hold, Vec::new());
+                }
+            }
+        }
+    }
+
+    /// The owners of a lost hold without a guard have had their time to hear of it.
+    pub(crate) fn forget_untold(self: &Arc<Self>, engine: &Arc<Engine>, hold: &Arc<Hold>) {
+        let mut state = self.state.lock();
+        for lost in state.lost.iter_mut().filter(|lost| Arc::ptr_eq(&lost.hold, hold)) {
+            lost.entries.retain(|entry| entry.guarded);
+        }
+        self.drop_told(engine, &mut state);
+        self.look(engine, state);
+    }
+}

@@ -1,0 +1,119 @@
+//! Those who wait: an acquisition that is under way, and a release that somebody waits for.
+
+use crate::engine::hold::Hold;
+use crate::error::Error;
+use crate::lease::{Lease, Moment};
+use crate::owner::{Owner, PollContext};
+use parking_lot::Mutex;
+use std::panic::Location;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// What an acquisition asks for.
+pub(crate) struct Request {
+    pub owner: Owner,
+    pub context: PollContext,
+    pub lease: Lease,
+    /// The TTL to ask for.
+    pub length: Duration,
+    pub max_hold: Option<Duration>,
+    pub label: Option<Arc<str>>,
+    pub at: &'static Location<'static>,
+    pub since: Moment,
+    /// When to give up; `None`: never.
+    pub deadline: Option<Moment>,
+}
+
+impl Request {
+    pub(super) fn is_over(&self, now: Moment) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+}
+
+/// How an acquisition ended.
+pub(crate) enum Outcome {
+    Granted(Grant),
+    /// Somebody else has it.
+    Refused,
+    Failed(Error),
+}
+
+/// One entry into a hold.
+#[derive(Clone)]
+pub(crate) struct Grant {
+    pub hold: Arc<Hold>,
+    pub entry: u64,
+}
+
+/// One acquisition that is under way in this process.
+pub(crate) struct Waiter {
+    pub request: Request,
+    pub(super) slot: Mutex<Slot>,
+}
+
+#[derive(Default)]
+pub(super) struct Slot {
+    pub(super) outcome: Option<Outcome>,
+    pub(super) waker: Option<Waker>,
+    /// Since this acquisition began, another holder was seen.
+    pub(super) refused: bool,
+    /// It left a grant uncollected: others go first until its future is polled again.
+    pub(super) dormant: bool,
+    /// Its future is gone.
+    pub(super) cancelled: bool,
+    pub(super) warned: bool,
+    /// A hold that may have been granted already: to be asked for again under the same id.
+    pub(super) attempt: Option<Arc<Hold>>,
+}
+
+impl Waiter {
+    pub(crate) fn new(request: Request) -> Arc<Self> {
+        Arc::new(Self { request, slot: Mutex::default() })
+    }
+
+    pub(super) fn finish(&self, outcome: Outcome) {
+        let mut slot = self.slot.lock();
+        slot.outcome = Some(outcome);
+        if let Some(waker) = slot.waker.take() {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn is_dormant(&self) -> bool {
+        self.slot.lock().dormant
+    }
+}
+
+/// Someone who waits for a release to be through.
+#[derive(Default)]
+pub(crate) struct Ticket(Mutex<(Option<Result<(), Error>>, Option<Waker>)>);
+
+impl Ticket {
+    pub(super) fn finish(&self, result: Result<(), Error>) {
+        let mut slot = self.0.lock();
+        slot.0 = Some(result);
+        if let Some(waker) = slot.1.take() {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let mut slot = self.0.lock();
+        match slot.0.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                slot.1 = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+pub(crate) type Tickets = Vec<Arc<Ticket>>;
+
+pub(crate) fn finish_all(tickets: Tickets, result: &Result<(), Error>) {
+    for ticket in tickets {
+        ticket.finish(result.clone());
+    }
+}
