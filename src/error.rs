@@ -258,7 +258,13 @@ pub(crate) fn refusal(text: &str) -> Refusal {
         "NOREPLICAS" => Refusal::NoReplicas,
         "BUSY" => Refusal::Busy,
         "CLUSTERDOWN" | "TRYAGAIN" | "CROSSSLOT" | "MOVED" | "ASK" => Refusal::Cluster,
-        _ if text.contains("ACL failure") || text.contains("No permissions") => Refusal::Denied,
+        // What a command inside a script may not do comes as a plain ERR from some servers.
+        _ if text.contains("The user executing the script")
+            || text.contains("ACL failure")
+            || text.contains("No permissions") =>
+        {
+            Refusal::Denied
+        }
         _ => Refusal::Other,
     }
 }
@@ -296,6 +302,10 @@ mod tests {
         assert_eq!(kind("ERR hash value is not an integer"), ErrorKind::Corrupt);
         assert_eq!(kind("OOM command not allowed"), ErrorKind::Refused(Refusal::OutOfMemory));
         assert_eq!(kind("NOPERM this user"), ErrorKind::Refused(Refusal::Denied));
+        let inside = "ERR The user executing the script can't run this command or subcommand";
+        assert_eq!(kind(inside), ErrorKind::Refused(Refusal::Denied));
+        let inside = "NOPERM ACL failure in script: User u has no permissions to run 'hget'";
+        assert_eq!(kind(inside), ErrorKind::Refused(Refusal::Denied));
         assert_eq!(kind("MISCONF Redis is"), ErrorKind::Refused(Refusal::Misconfigured));
         assert_eq!(kind("ERR whatever"), ErrorKind::Refused(Refusal::Other));
     }
