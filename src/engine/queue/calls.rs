@@ -373,8 +373,11 @@ impl Name {
             at: request.at,
             offered: Some((now, waiter.clone())),
         });
-        held.update_renewal(engine.settings().watchdog);
+        let due = held.update_renewal(engine.settings().watchdog);
         let hold = held.hold.clone();
+        if let Some(due) = due.filter(|_| held.entries.len() > 1) {
+            engine.renewal.watch(engine, &hold, due);
+        }
         tracing::debug!(
             lock = %engine.shown(self),
             hold = %hold.field,

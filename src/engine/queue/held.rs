@@ -79,16 +79,20 @@ impl Held {
         self.entries.len() < self.count as usize || self.unsure
     }
 
-    /// Renews the hold while an entry wants it.
-    pub(super) fn update_renewal(&self, watchdog: Duration) {
+    /// Renews the hold while an entry wants it. If that begins now, says when it is first due: a
+    /// hold that was fixed so far is not looked at before its lease ends.
+    pub(super) fn update_renewal(&self, watchdog: Duration) -> Option<Moment> {
         let wanted = self.entries.iter().any(Entry::keeps);
         match self.hold.renewed_for() {
             None if wanted => {
-                self.hold.renew_for(Some(watchdog), first_due(Moment::now(), watchdog));
+                let due = first_due(Moment::now(), watchdog);
+                self.hold.renew_for(Some(watchdog), due);
+                return Some(due);
             }
             Some(_) if !wanted => self.hold.renew_for(None, Moment::NEVER),
             _ => {}
         }
+        None
     }
 }
 
