@@ -50,7 +50,7 @@ impl Engine {
         let mut timer = None;
         let mut given_up = deadline.is_none();
         let outcome = poll_fn(|cx| {
-            let alone = drive_lone(self, name, &mut lone, cx);
+            let alone = drive_lone(self, name, &mut lone, || waiter.hush(), cx);
             // Also while driving: the engine may take the call over between two polls.
             if let Poll::Ready(outcome) = name.poll(self, waiter, cx) {
                 return Poll::Ready(outcome);
@@ -92,7 +92,7 @@ impl Engine {
         let leaving = Leaving { engine: self, name };
         let mut timer = None;
         let result = poll_fn(|cx| {
-            let alone = drive_lone(self, name, &mut lone, cx);
+            let alone = drive_lone(self, name, &mut lone, || ticket.hush(), cx);
             if let Poll::Ready(result) = ticket.poll(cx) {
                 return Poll::Ready(result);
             }
@@ -130,12 +130,17 @@ fn drive_lone(
     engine: &Arc<Engine>,
     name: &Arc<Name>,
     lone: &mut Option<Arc<Flight>>,
+    hush: impl FnOnce(),
     cx: &mut Context<'_>,
 ) -> bool {
     let Some(flight) = lone else { return false };
     match flight.poll(cx) {
         Some(Poll::Pending) => return true,
-        Some(Poll::Ready(result)) => name.complete(engine, flight, result),
+        Some(Poll::Ready(result)) => {
+            // Who completes the call need not be woken by it: tokio would run the task again.
+            hush();
+            name.complete(engine, flight, result);
+        }
         None => {}
     }
     *lone = None;

@@ -80,6 +80,11 @@ impl Waiter {
         }
     }
 
+    /// Whoever polls it looks for the outcome by itself right after this.
+    pub(crate) fn hush(&self) {
+        self.slot.lock().waker = None;
+    }
+
     pub(super) fn is_dormant(&self) -> bool {
         self.slot.lock().dormant
     }
@@ -96,6 +101,11 @@ impl Ticket {
         if let Some(waker) = slot.1.take() {
             waker.wake();
         }
+    }
+
+    /// Whoever polls it looks for the result by itself right after this.
+    pub(crate) fn hush(&self) {
+        self.0.lock().1 = None;
     }
 
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
