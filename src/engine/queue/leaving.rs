@@ -133,13 +133,16 @@ impl Name {
         }
     }
 
-    /// Ends whatever hold this name has.
-    pub(crate) fn lose_all(self: &Arc<Self>, engine: &Arc<Engine>, reason: LostReason) {
+    /// Ends the hold of this name if anybody is still in it; whether somebody was. One that all
+    /// have left is being given back, and that goes on.
+    pub(crate) fn lose_all(self: &Arc<Self>, engine: &Arc<Engine>, reason: LostReason) -> bool {
         let mut state = self.state.lock();
-        if state.hold.is_some() {
+        let inside = state.hold.as_ref().is_some_and(|held| !held.entries.is_empty());
+        if inside {
             self.lose_now(engine, &mut state, reason);
         }
         self.look(engine, state);
+        inside
     }
 
     /// A hold whose time is up is lost, also if the wheel has not come by yet.
@@ -191,14 +194,13 @@ impl Name {
             state.asking.insert(waiter.request.owner.key(), waiter.request.at);
             state.queue.push_front(waiter);
         }
-        if entries.is_empty() {
-            return;
-        }
         if entries.iter().any(|entry| !entry.guarded) {
             let then = Moment::now().saturating_add(UNTOLD);
             engine.renewal.watch(engine, &hold, then);
         }
         state.lost.push(LostHold { hold, reason, entries });
+        // Nobody is in it any more: nobody's guard will give it back.
+        self.drop_told(engine, state);
     }
 
     /// The error for an owner whose hold was lost: for as long as its guards live, once without.
