@@ -5,6 +5,7 @@
 //! listener is woken once, and whoever waits also has a timer.
 
 use crate::engine::Wiring;
+use crate::engine::queue::passes;
 use crate::server::Text;
 use crate::server::connection::{Connection, Messages};
 use crate::server::reply::CallError;
@@ -275,7 +276,7 @@ async fn subscribe(wakeups: &Wakeups, connection: &Connection, wanted: &[Text]) 
     for channels in wanted.chunks(CHANNELS_AT_ONCE) {
         let result = subscribe_and_wait(connection, channels).await;
         // One forbidden channel refuses them all: find out which.
-        if channels.len() > 1 && matches!(result, Err(CallError::Refused(_))) {
+        if channels.len() > 1 && refused_for_good(&result) {
             for channel in channels {
                 let one = std::slice::from_ref(channel);
                 settle(wakeups, one, subscribe_and_wait(connection, one).await).await;
@@ -294,11 +295,18 @@ async fn subscribe_and_wait(connection: &Connection, channels: &[Text]) -> Resul
 }
 
 async fn settle(wakeups: &Wakeups, channels: &[Text], result: Result<(), CallError>) {
-    match result {
-        Ok(()) | Err(CallError::Refused(_)) => wakeups.confirm(channels, result),
+    if result.is_ok() || refused_for_good(&result) {
+        wakeups.confirm(channels, result);
+    } else {
         // The keeper finds them wanting again; not at once, lest a fault becomes a storm.
-        Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Whether the server forbids it. One that loads its data or is busy refuses the barrier, too, but
+/// that passes: who waits must not be told that it cannot.
+fn refused_for_good(result: &Result<(), CallError>) -> bool {
+    matches!(result, Err(CallError::Refused(text)) if !passes(text))
 }
 
 async fn unsubscribe(wakeups: &Wakeups, connection: &Connection, channels: Vec<Text>) {

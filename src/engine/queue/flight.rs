@@ -100,7 +100,7 @@ pub(super) fn read(result: CallResult) -> Read {
 }
 
 /// Whether a refusal passes by itself, so that waiting calls ride it out.
-pub(super) fn passes(text: &str) -> bool {
+pub(crate) fn passes(text: &str) -> bool {
     match refusal(text) {
         Refusal::ReadOnly | Refusal::Loading | Refusal::Busy => true,
         Refusal::Cluster => !text.starts_with("CROSSSLOT"),

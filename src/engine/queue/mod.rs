@@ -13,7 +13,7 @@ mod held;
 mod leaving;
 mod waiter;
 
-pub(crate) use flight::{Flight, Released, released};
+pub(crate) use flight::{Flight, Released, passes, released};
 pub(crate) use waiter::{Grant, Outcome, Request, Ticket, Tickets, Waiter, finish_all};
 
 use crate::engine::Engine;
