@@ -80,6 +80,7 @@ pub(crate) struct Settings {
     pub patience: Duration,
     pub fallback_cap: Duration,
     pub uncollected: Duration,
+    pub hand_over_window: Duration,
     pub publish: PublishMode,
     pub max_hold: Option<Duration>,
     pub reentry: Reentry,
@@ -96,6 +97,7 @@ impl Default for Settings {
             patience: Duration::from_secs(10),
             fallback_cap: Duration::from_secs(30),
             uncollected: Duration::from_millis(100),
+            hand_over_window: Duration::from_millis(10),
             publish: PublishMode::Auto,
             max_hold: None,
             reentry: Reentry::Task,
@@ -115,6 +117,7 @@ impl Settings {
             ("patience", self.patience, 10, 86_400_000),
             ("fallback cap", self.fallback_cap, 10, 86_400_000),
             ("collection time", self.uncollected, 1, 60_000),
+            ("hand-over window", self.hand_over_window, 0, 10_000),
         ];
         for (what, given, least, most) in bounds {
             if given < Duration::from_millis(least) || given > Duration::from_millis(most) {

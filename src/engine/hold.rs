@@ -2,6 +2,9 @@
 //!
 //! The hold is what Redis sees, under a field that was never used before, so nothing late (a reply,
 //! a resend, a clean-up) can ever touch another hold. Its deadline may be read without a lock.
+//!
+//! A turn is one owner's time with a hold: a release may pass the hold on to the next waiter of
+//! this process. Id, lease and renewal are the hold's; guards, loss and `max_hold` the turn's.
 
 use crate::engine::queue::Name;
 use crate::error::LostReason;
@@ -56,7 +59,9 @@ pub(crate) struct Hold {
     renewed_for: AtomicU64,
     /// When the next renewal is due.
     due: AtomicU64,
-    /// When it ends by `max_hold`.
+    /// Counts the turns; what an earlier one asks is answered as after its end.
+    turn: AtomicU64,
+    /// When this turn ends by `max_hold`.
     longest: AtomicU64,
     /// Counts the wheel's entries for it; only the newest is valid.
     pub entry: AtomicU32,
@@ -78,6 +83,7 @@ impl Hold {
             first_sent: AtomicU64::new(0),
             renewed_for: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
+            turn: AtomicU64::new(0),
             longest: AtomicU64::new(u64::MAX),
             entry: AtomicU32::new(0),
             unsure: AtomicBool::new(false),
@@ -145,22 +151,30 @@ impl Hold {
         self.due.store(due.raw(), Ordering::Relaxed);
     }
 
-    pub(crate) fn ends_at(&self, longest: Moment) {
-        self.longest.fetch_min(longest.raw(), Ordering::Relaxed);
+    /// Begins a turn, which ends by `longest` at the latest.
+    pub(crate) fn begin_turn(&self, longest: Moment) {
+        self.longest.store(longest.raw(), Ordering::Relaxed);
+        self.turn.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether it is held now, for all its holder can know.
-    pub(crate) fn is_held(&self) -> bool {
-        self.phase() == Phase::Held && Moment::now() < self.deadline().min(self.longest())
+    pub(crate) fn turn(&self) -> u64 {
+        self.turn.load(Ordering::Acquire)
+    }
+
+    /// Whether it is held now in this turn, for all its holder can know.
+    pub(crate) fn is_held(&self, turn: u64) -> bool {
+        self.turn() == turn
+            && self.phase() == Phase::Held
+            && Moment::now() < self.deadline().min(self.longest())
     }
 
     fn longest(&self) -> Moment {
         Moment::from_raw(self.longest.load(Ordering::Relaxed))
     }
 
-    /// Until when it is held if nothing happens.
-    pub(crate) fn valid_until(&self) -> Moment {
-        if self.phase() == Phase::Held {
+    /// Until when it is held in this turn if nothing happens.
+    pub(crate) fn valid_until(&self, turn: u64) -> Moment {
+        if self.turn() == turn && self.phase() == Phase::Held {
             self.deadline().min(self.longest())
         } else {
             Moment::from_raw(self.deadline.load(Ordering::Acquire)).min(Moment::now())
@@ -194,18 +208,26 @@ impl Hold {
         true
     }
 
-    /// Resolves with the reason when the hold is lost; never if it is given back.
-    pub(crate) async fn wait_lost(&self) -> LostReason {
+    /// Why it was lost in this turn, if it was.
+    pub(crate) fn lost_in(&self, turn: u64) -> Option<LostReason> {
+        self.lost().filter(|_| self.turn() == turn)
+    }
+
+    /// Resolves with the reason when the hold is lost in this turn; never if it is given back.
+    pub(crate) async fn wait_lost(&self, turn: u64) -> LostReason {
         loop {
             let ended = self.ended.notified();
             tokio::pin!(ended);
             // Listen before looking, or the end in between would be missed.
             ended.as_mut().enable();
+            if self.turn() != turn || self.phase() == Phase::Ending {
+                std::future::pending::<()>().await;
+            }
             if let Some(reason) = self.lost() {
                 return reason;
             }
             // The wheel is coarse; the holder is told by this timer, on time.
-            let left = Moment::now().until(self.valid_until());
+            let left = Moment::now().until(self.valid_until(turn));
             if self.phase() >= Phase::Ending {
                 std::future::pending::<()>().await;
             }

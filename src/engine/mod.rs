@@ -72,6 +72,8 @@ pub(crate) struct Engine {
     pub renewal: Renewal,
     names: DashMap<Text, Arc<Name>>,
     next_id: AtomicU64,
+    /// How long an acquire takes there and back, smoothed, in nanoseconds.
+    round_trip: AtomicU64,
     /// New outermost acquisitions are refused.
     closing: AtomicBool,
     /// The tasks of the engine that still have something to send.
@@ -102,6 +104,7 @@ impl Engine {
             names: DashMap::new(),
             // Above anything a Java thread id will be: a reader of the key sees whose it is.
             next_id: AtomicU64::new(1_000_000_000),
+            round_trip: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             busy: watch::Sender::new(0),
             holds: watch::Sender::new(0),
@@ -137,6 +140,18 @@ impl Engine {
 
     pub(crate) fn publish(&self) -> &'static str {
         self.wiring.publish()
+    }
+
+    /// Smooths the time of an acquire, there and back.
+    pub(crate) fn measure_round_trip(&self, sample: Duration) {
+        let sample = u64::try_from(sample.as_nanos()).unwrap_or(u64::MAX / 8);
+        let known = self.round_trip.load(Ordering::Relaxed);
+        let smoothed = if known == 0 { sample } else { known - known / 8 + sample / 8 };
+        self.round_trip.store(smoothed, Ordering::Relaxed);
+    }
+
+    pub(crate) fn round_trip(&self) -> Duration {
+        Duration::from_nanos(self.round_trip.load(Ordering::Relaxed))
     }
 
     pub(crate) fn next_id(&self) -> u64 {

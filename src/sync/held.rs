@@ -35,7 +35,7 @@ impl Held {
     /// Local, without a command. `false` can come a moment before the server's lease ends, never
     /// after. A removal by somebody else is noticed by the next renewal at the latest.
     pub fn is_held(&self) -> bool {
-        self.hold().is_held()
+        self.hold().is_held(self.grant.turn)
     }
 
     /// Until when the lock is held if no further renewal succeeds.
@@ -43,13 +43,13 @@ impl Held {
     /// Counted from before the last successful request was sent, less a hundredth of the lease and
     /// 2 ms. Moves on with every renewal; in the past once the hold is over.
     pub fn valid_until(&self) -> Instant {
-        self.hold().valid_until().to_instant()
+        self.hold().valid_until(self.grant.turn).to_instant()
     }
 
     /// How many times the lock is held: 1 for a plain hold, more when nested.
     #[doc(alias = "getHoldCount")]
     pub fn hold_count(&self) -> u32 {
-        self.name.count(self.hold())
+        self.name.count(&self.grant)
     }
 
     /// The owner it is held by.
@@ -82,8 +82,8 @@ impl Held {
     /// # Ok(()) }
     /// ```
     pub fn lost(&self) -> impl Future<Output = LostReason> + Send + Sync + use<> {
-        let hold = self.grant.hold.clone();
-        async move { hold.wait_lost().await }
+        let Grant { hold, turn, .. } = self.grant.clone();
+        async move { hold.wait_lost(turn).await }
     }
 
     /// Makes the lease last for at least `lease` from now; never shortens it.
@@ -103,8 +103,8 @@ impl Held {
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         lease::check("lease", lease)?;
         let (engine, hold) = (self.shared.engine(), self.hold());
-        if !hold.is_held() {
-            return Err(match hold.lost() {
+        if !self.is_held() {
+            return Err(match hold.lost_in(self.grant.turn) {
                 Some(reason) => Error::lost(self.name(), reason),
                 None => Error::not_held(self.name()),
             });

@@ -2,7 +2,7 @@
 
 use crate::client::Shared;
 use crate::config::Reentry;
-use crate::engine::queue::Request;
+use crate::engine::queue::{Grant, Request};
 use crate::engine::recipe::Recipe;
 use crate::error::{Error, LostReason};
 use crate::keys::LockKeys;
@@ -630,14 +630,14 @@ impl LockGuard {
         Fut: Future,
     {
         let held = self.held.clone();
-        let hold = held.hold().clone();
+        let Grant { hold, turn, .. } = held.grant.clone();
         let scoped = Owner::child(&held.owner).enter(async move { body(held).await });
         let value = {
             let mut scoped = std::pin::pin!(scoped);
-            let mut lost = std::pin::pin!(hold.wait_lost());
+            let mut lost = std::pin::pin!(hold.wait_lost(turn));
             poll_fn(|cx| {
                 // Looked at before every poll of the body: past the deadline it does not go on.
-                if let Some(reason) = hold.lost() {
+                if let Some(reason) = hold.lost_in(turn) {
                     return Poll::Ready(Err(reason));
                 }
                 if let Poll::Ready(value) = scoped.as_mut().poll(cx) {

@@ -7,15 +7,35 @@ use crate::engine::queue::flight::{
 };
 use crate::engine::queue::held::{Entry, Held};
 use crate::engine::queue::waiter::{Grant, Outcome, Tickets, Waiter, finish_all};
-use crate::engine::queue::{Name, State};
+use crate::engine::queue::{Echo, Name, State};
 use crate::error::{Error, LostReason};
 use crate::lease::{Lease, Moment};
 use crate::server::batch::CallResult;
-use crate::server::reply::CallError;
+use crate::server::reply::{Answer, CallError};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+/// How long our head lets others go first after a release.
+const SHORTEST_STAND_BACK: Duration = Duration::from_micros(200);
+const LONGEST_STAND_BACK: Duration = Duration::from_millis(5);
+
+impl State {
+    /// Learns from the try after a stand-back: longer if nobody came, shorter if somebody did.
+    fn stood_back(&mut self, result: &CallResult) {
+        if self.standing_back.take().is_none() {
+            return;
+        }
+        match result {
+            Ok(Answer { code: 0, .. }) => {
+                self.stand_back = (self.stand_back * 2).min(LONGEST_STAND_BACK);
+            }
+            Ok(_) => self.stand_back /= 2,
+            Err(_) => {}
+        }
+    }
+}
 
 impl Name {
     /// Asks for a fresh hold.
@@ -101,6 +121,8 @@ impl Name {
         state.flight = None;
         match &flight.kind {
             FlightKind::Fresh { hold, waiter } => {
+                engine.measure_round_trip(flight.sent.until(Moment::now()));
+                state.stood_back(&result);
                 self.asked(engine, &mut state, hold, waiter, result);
             }
             FlightKind::Enter { hold, waiter, count } => {
@@ -142,9 +164,7 @@ impl Name {
                     return self.wait_on(engine, state, waiter, cancelled);
                 }
                 hold.advance(Phase::Held);
-                if let Some(max) = request.max_hold {
-                    hold.ends_at(now.saturating_add(max));
-                }
+                hold.begin_turn(request.longest(now));
                 state.hold = Some(Held {
                     hold: hold.clone(),
                     entries: Vec::with_capacity(1),
@@ -344,6 +364,9 @@ impl Name {
         state.last_release = now;
         state.try_now = true;
         hold.advance(Phase::Over);
+        if let Ok(Answer { code: told @ 0.., .. }) = result {
+            self.let_others_go_first(engine, state, told as u64, now);
+        }
         match released(self.text(), hold, result, false) {
             Released::Yes(result) => finish_all(tickets, &result),
             // Told at once, tried on until the lease would have ended anyway.
@@ -353,6 +376,21 @@ impl Name {
             }
             Released::Unknown => engine.settle_release(hold.clone(), tickets),
         }
+    }
+
+    /// After a release, gives waiters of other processes the time to be faster than our own head.
+    fn let_others_go_first(&self, engine: &Engine, state: &mut State, told: u64, now: Moment) {
+        let own = u64::from(state.listening);
+        // A cluster's PUBLISH counts the subscribers of one node only: there may be others.
+        let blind = engine.wiring.address.is_cluster() && !engine.wiring.sharded();
+        if state.queue.is_empty() || (told <= own && !blind) || engine.is_closing() {
+            return;
+        }
+        let least = (engine.round_trip() * 2).clamp(SHORTEST_STAND_BACK, LONGEST_STAND_BACK);
+        state.stand_back = state.stand_back.clamp(least, LONGEST_STAND_BACK);
+        state.standing_back = Some(if state.listening { Echo::Due } else { Echo::Past });
+        state.try_now = false;
+        state.next_try = now.saturating_add(state.stand_back);
     }
 
     /// Lets a waiter in.
@@ -385,6 +423,7 @@ impl Name {
             waited = ?request.since.until(now),
             "acquired"
         );
-        waiter.finish(Outcome::Granted(Grant { hold, entry: id }));
+        let turn = hold.turn();
+        waiter.finish(Outcome::Granted(Grant { hold, turn, entry: id }));
     }
 }

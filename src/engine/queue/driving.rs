@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::engine::queue::held::{Held, MayEnter};
 use crate::engine::queue::waiter::{Outcome, Waiter};
-use crate::engine::queue::{Name, State, Step, WokenBy};
+use crate::engine::queue::{Echo, Name, State, Step, WokenBy};
 use crate::error::Error;
 use crate::lease::Moment;
 use parking_lot::MutexGuard;
@@ -56,10 +56,11 @@ impl Name {
             let held = state.hold.as_ref().expect("nothing above ended it");
             let offered = held.entries.iter().any(|entry| entry.offered.is_some());
             if waiting || behind || offered {
-                let until = until.min(held.hold.valid_until());
+                let until = until.min(held.hold.deadline());
+                state.sleeps_until = until;
                 return Step::Sleep { until, listen: !state.queue.is_empty() };
             }
-            state.driven = false;
+            state.end_driving();
             return Step::Done;
         }
         let entrants = std::mem::take(&mut state.entrants);
@@ -68,7 +69,7 @@ impl Name {
         }
         let head = state.queue.iter().position(|waiter| !waiter.is_dormant());
         let Some(head) = head else {
-            state.driven = false;
+            state.end_driving();
             self.retire_if_idle(engine, &mut state);
             return Step::Done;
         };
@@ -77,7 +78,8 @@ impl Name {
             state.asking.remove(&waiter.request.owner.key());
             return Step::Drive(self.ask(engine, &mut state, waiter));
         }
-        Step::Sleep { until: until.min(state.next_try), listen: true }
+        state.sleeps_until = until.min(state.next_try);
+        Step::Sleep { until: state.sleeps_until, listen: true }
     }
 
     /// Something happened that may have freed the lock.
@@ -86,6 +88,10 @@ impl Name {
         let mut state = self.state.lock();
         tracing::trace!(lock = %engine.shown(self), ?by, "woken");
         let echo = state.last_release.until(now) < ECHO;
+        let own = state.standing_back == Some(Echo::Due);
+        if by == WokenBy::Subscribed {
+            state.listening = true;
+        }
         match (&mut state.hold, by) {
             (Some(_), WokenBy::Subscribed) => {}
             (Some(_), WokenBy::Message) if echo => {}
@@ -96,6 +102,10 @@ impl Name {
                     held.hold.set_due(now);
                     engine.renewal.watch(engine, &held.hold, now);
                 }
+            }
+            // Our own release, while we let others go first.
+            (None, WokenBy::Message) if own => {
+                state.standing_back = Some(Echo::Past);
             }
             // A flood of forged messages makes us try, but not without end.
             (None, WokenBy::Message) => {

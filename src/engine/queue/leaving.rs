@@ -6,7 +6,7 @@ use crate::engine::queue::held::{Entry, LostHold, take_uncollected};
 use crate::engine::queue::waiter::{Grant, Outcome, Ticket, finish_all};
 use crate::engine::queue::{Leave, Name, State};
 use crate::error::{Error, LostReason};
-use crate::lease::Moment;
+use crate::lease::{Lease, Moment};
 use crate::owner::Owner;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -39,7 +39,6 @@ impl Name {
         if held.entries.len() == before {
             return Leave::Failed(Error::not_held(self.text()));
         }
-        held.update_renewal(engine.settings().watchdog);
         self.leave_with(engine, state, ticket)
     }
 
@@ -59,7 +58,6 @@ impl Name {
             let newest = newest.or_else(|| held.entries.iter().rposition(own));
             if let Some(newest) = newest {
                 held.entries.remove(newest);
-                held.update_renewal(engine.settings().watchdog);
                 return self.leave_with(engine, state, Some(ticket));
             }
         }
@@ -74,13 +72,62 @@ impl Name {
         mut state: MutexGuard<'_, State>,
         ticket: Option<&Arc<Ticket>>,
     ) -> Leave {
+        if self.hand_over(engine, &mut state) {
+            finish_all(ticket.cloned().into_iter().collect(), &Ok(()));
+            return Leave::Queued;
+        }
         let held = state.hold.as_mut().expect("an entry of it was just taken out");
+        held.update_renewal(engine.settings().watchdog);
         held.tickets.extend(ticket.cloned());
         if ticket.is_some() && state.flight.is_none() && !state.driven {
             return Leave::Lone(self.lower(engine, &mut state));
         }
         self.ensure_driver(engine, &mut state);
         Leave::Queued
+    }
+
+    /// Passes a hold that all have left on to the next waiter, with no command at all (lock
+    /// cohorting: Dice, Marathe and Shavit, 2012); whether it could.
+    ///
+    /// Only a quiet, renewed hold goes on, and only for a window since its acquire was sent: then
+    /// it goes back to Redis for real, and other processes get their turn.
+    fn hand_over(self: &Arc<Self>, engine: &Arc<Engine>, state: &mut State) -> bool {
+        let window = engine.settings().hand_over_window;
+        let Some(held) = &state.hold else { return false };
+        let quiet = held.entries.is_empty()
+            && held.count == 1
+            && !held.unsure
+            && held.tickets.is_empty()
+            && state.flight.is_none()
+            && state.entrants.is_empty();
+        if !quiet || window.is_zero() || engine.is_closing() {
+            return false;
+        }
+        let hold = held.hold.clone();
+        let Some(lease) = hold.renewed_for() else { return false };
+        let now = Moment::now();
+        if hold.first_sent().saturating_add(window) <= now
+            || now.until(hold.deadline()) < lease / 3 * 2
+        {
+            return false;
+        }
+        let next = state.queue.iter().position(|waiter| !waiter.is_dormant());
+        let next = next.filter(|at| {
+            let request = &state.queue[*at].request;
+            request.lease == Lease::Renewed && !request.is_over(now)
+        });
+        let Some(waiter) = next.and_then(|at| state.queue.remove(at)) else { return false };
+        state.asking.remove(&waiter.request.owner.key());
+        hold.begin_turn(waiter.request.longest(now));
+        self.grant(engine, state, &waiter);
+        state.sort_entrants();
+        // Should nobody take it, the driver must look in time.
+        let look = now.saturating_add(engine.settings().uncollected);
+        if look < state.sleeps_until {
+            state.sleeps_until = look;
+            self.wake.notify_one();
+        }
+        true
     }
 
     /// The guard is forgotten: the entry stays, for an `unlock` by its owner.

@@ -30,6 +30,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::sync::Notify;
 
 #[derive(Default)]
@@ -47,6 +48,14 @@ struct State {
     /// Owners with a live acquisition, and where.
     asking: HashMap<OwnerKey, &'static Location<'static>>,
     lost: Vec<LostHold>,
+    /// Until when the driver sleeps if nobody wakes it.
+    sleeps_until: Moment,
+    /// The driver's subscription is through.
+    listening: bool,
+    /// How long our head lets others go first after a release; zero before the first time.
+    stand_back: Duration,
+    /// Our head stands back, and whether the echo of our own release is still to come.
+    standing_back: Option<Echo>,
     /// The head tries now, whatever the time.
     try_now: bool,
     /// The head tries again then.
@@ -160,7 +169,11 @@ impl Name {
             state.queue.push_back(waiter.clone());
         }
         state.asking.insert(request.owner.key(), request.at);
-        self.ensure_driver(engine, &mut state);
+        // One more behind others and a hold of ours gives the driver nothing to do.
+        let behind = state.hold.is_some() && state.queue.len() > 1 && state.entrants.is_empty();
+        if !behind || !state.driven {
+            self.ensure_driver(engine, &mut state);
+        }
         Begin::Queued
     }
 
@@ -276,17 +289,24 @@ impl Name {
     }
 
     /// How many entries the hold of a guard has.
-    pub(crate) fn count(&self, hold: &Arc<Hold>) -> u32 {
-        match &self.state.lock().hold {
-            Some(held) if Arc::ptr_eq(&held.hold, hold) => held.entries.len() as u32,
-            _ => 0,
-        }
+    pub(crate) fn count(&self, grant: &Grant) -> u32 {
+        let same =
+            |held: &&Held| Arc::ptr_eq(&held.hold, &grant.hold) && grant.hold.turn() == grant.turn;
+        self.state.lock().hold.as_ref().filter(same).map_or(0, |held| held.entries.len() as u32)
     }
 
     /// The hold that stands here, if any.
     pub(crate) fn standing(&self) -> Option<Arc<Hold>> {
         self.state.lock().hold.as_ref().map(|held| held.hold.clone())
     }
+}
+
+/// The message of our own release, as seen by our own subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Echo {
+    Due,
+    /// It came, or we did not listen.
+    Past,
 }
 
 /// Why the driver looks again.
@@ -303,6 +323,12 @@ impl State {
         let waiter = self.flight.as_ref().and_then(|flight| flight.waiter());
         let asking = waiter.filter(|w| w.request.owner == *owner && !w.slot.lock().cancelled);
         asking.map(|waiter| waiter.request.at).or_else(|| self.asking.get(&owner.key()).copied())
+    }
+
+    /// The driver, and with it its subscription, ends.
+    fn end_driving(&mut self) {
+        self.driven = false;
+        self.listening = false;
     }
 
     fn launch(&mut self, kind: FlightKind, sent: Moment, call: CallFuture) -> Arc<Flight> {

@@ -26,6 +26,11 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// When a turn that begins now ends at the latest.
+    pub(super) fn longest(&self, now: Moment) -> Moment {
+        self.max_hold.map_or(Moment::NEVER, |max| now.saturating_add(max))
+    }
+
     pub(super) fn is_over(&self, now: Moment) -> bool {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
@@ -43,6 +48,8 @@ pub(crate) enum Outcome {
 #[derive(Clone)]
 pub(crate) struct Grant {
     pub hold: Arc<Hold>,
+    /// Which of the hold's turns.
+    pub turn: u64,
     pub entry: u64,
 }
 
