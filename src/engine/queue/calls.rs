@@ -240,8 +240,7 @@ impl Name {
         if cancelled {
             return;
         }
-        state.asking.insert(waiter.request.owner.key(), waiter.request.at);
-        state.queue.push_front(waiter.clone());
+        state.put_back(waiter.clone());
         self.ensure_driver(engine, state);
     }
 

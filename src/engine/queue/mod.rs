@@ -305,6 +305,14 @@ impl State {
         asking.map(|waiter| waiter.request.at).or_else(|| self.asking.get(&owner.key()).copied())
     }
 
+    /// Puts a waiter back in its place: whoever is passed over stays ahead of later ones.
+    fn put_back(&mut self, waiter: Arc<Waiter>) {
+        self.asking.insert(waiter.request.owner.key(), waiter.request.at);
+        let later = |other: &Arc<Waiter>| other.request.since > waiter.request.since;
+        let place = self.queue.iter().position(later).unwrap_or(self.queue.len());
+        self.queue.insert(place, waiter);
+    }
+
     fn launch(&mut self, kind: FlightKind, sent: Moment, call: CallFuture) -> Arc<Flight> {
         let flight = Arc::new(Flight { kind, sent, call: Mutex::new(Some(call)) });
         self.flight = Some(flight.clone());
