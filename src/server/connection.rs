@@ -155,7 +155,12 @@ impl Connection {
             *connection.router.lock() = Some(connection.client.connect());
         } else {
             match connection.client.init().await {
-                Ok(router) => *connection.router.lock() = Some(router),
+                Ok(router) => {
+                    *connection.router.lock() = Some(router);
+                    // Its id is known from here on: it can be killed, should it break.
+                    let fenced = connection.settled();
+                    let _ = tokio::time::timeout(settings.command_timeout, fenced).await;
+                }
                 Err(error) => {
                     watcher.abort();
                     return Err(connect_error(address, &error));
@@ -392,6 +397,13 @@ impl Connection {
         self.phase.send_modify(|phase| phase.fenced = phase.fenced.max(epoch));
     }
 
+    /// Takes note of connections that broke before their id was known: those cannot be killed.
+    fn missed(&self, connections: usize) {
+        if connections > 0 {
+            self.can_kill.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// Finds out whether calls that got no answer can still run, and sees that they cannot.
     async fn clear_doubts(&self, peers: &mut Peers, reconnects: &mut broadcast::Receiver<Server>) {
         let timeout = self.options.timeout.unwrap_or_default();
@@ -574,7 +586,10 @@ async fn watch_over(
             // Lagged: some were missed, this one stands for them.
             event = reconnects.recv() => match event {
                 Err(broadcast::error::RecvError::Closed) => return,
-                _ => connection.renewed(&mut peers).await,
+                _ => {
+                    connection.renewed(&mut peers).await;
+                    connection.missed(reconnects.len());
+                }
             },
             event = changes.recv() => match event {
                 Err(broadcast::error::RecvError::Closed) => return,
@@ -582,6 +597,8 @@ async fn watch_over(
             },
             () = in_doubt(&mut doubted) => {
                 connection.clear_doubts(&mut peers, &mut reconnects).await;
+                // One may be that of the connection which was just looked at.
+                connection.missed(reconnects.len().saturating_sub(1));
             }
             event = errors.recv() => match event {
                 Err(broadcast::error::RecvError::Closed) => return,

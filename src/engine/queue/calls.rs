@@ -167,6 +167,7 @@ impl Name {
             }
             Read::Refused { ttl, holder } => {
                 hold.advance(Phase::Over);
+                self.lay_ghosts(engine, hold);
                 state.failures = 0;
                 state.holder = holder;
                 let cap = engine.settings().fallback_cap;
@@ -184,7 +185,8 @@ impl Name {
                 self.wait_on(engine, state, waiter, cancelled);
             }
             Read::Failed(text) if !passes(&text) => {
-                hold.advance(Phase::Over);
+                // An earlier send may have been granted before this one was refused.
+                self.discard(engine, hold.clone());
                 state.try_now = true;
                 waiter.finish(Outcome::Failed(Error::server(Some(self.text()), &text)));
             }
@@ -344,7 +346,10 @@ impl Name {
         state.try_now = true;
         hold.advance(Phase::Over);
         match released(self.text(), hold, result, false) {
-            Released::Yes(result) => finish_all(tickets, &result),
+            Released::Yes(result) => {
+                finish_all(tickets, &result);
+                self.lay_ghosts(engine, hold);
+            }
             // Told at once, tried on until the lease would have ended anyway.
             Released::Refused(error) => {
                 finish_all(tickets, &Err(error));

@@ -255,6 +255,14 @@ impl Name {
         }
     }
 
+    /// Sees to it that a hold that is over stays so, where a send of its acquire that got no answer
+    /// may still run: from a broken connection that we may not kill.
+    fn lay_ghosts(&self, engine: &Arc<Engine>, hold: &Arc<Hold>) {
+        if hold.unsure.load(Ordering::Relaxed) && engine.batch.connection().may_have_ghosts() {
+            engine.settle_release(hold.clone(), Vec::new());
+        }
+    }
+
     fn discard(self: &Arc<Self>, engine: &Arc<Engine>, hold: Arc<Hold>) {
         let unsure = hold.unsure.load(Ordering::Relaxed);
         hold.advance(Phase::Over);
