@@ -16,13 +16,12 @@ use crate::server::script::Script;
 use fred::error::ErrorKind;
 use fred::prelude::*;
 use fred::types::config::{Options, Server};
-use fred::types::{ClusterHash, ClusterStateChange, CustomCommand, Message};
+use fred::types::{ClusterHash, ClusterStateChange, ConnectHandle, CustomCommand, Message};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{broadcast, watch};
-use tokio::task::JoinHandle;
 
 /// When the server was last heard of, over all connections of a client.
 #[derive(Debug)]
@@ -74,6 +73,10 @@ struct Phase {
     epoch: u64,
     /// The last epoch whose predecessors can run nothing any more (or cannot be killed).
     fenced: u64,
+    /// How many calls ended without an answer; each may still run.
+    doubts: u64,
+    /// How many of those were before the last sign that nothing sent earlier can still run.
+    cleared: u64,
     closed: bool,
 }
 
@@ -102,10 +105,15 @@ pub(crate) struct Connection {
     phase: watch::Sender<Phase>,
     /// Whether the server lets us kill our own old connections.
     can_kill: AtomicBool,
+    /// When this connection last brought a reply.
+    heard: AtomicU64,
+    /// When the call was sent whose reply is overdue, 0 if none is: nothing more is sent until it
+    /// is known why.
+    overdue: AtomicU64,
     role: &'static str,
     cluster: bool,
     options: Options,
-    router: parking_lot::Mutex<Option<JoinHandle<()>>>,
+    router: parking_lot::Mutex<Option<ConnectHandle>>,
 }
 
 impl Connection {
@@ -130,6 +138,8 @@ impl Connection {
             contact,
             phase: watch::Sender::new(Phase::default()),
             can_kill: AtomicBool::new(true),
+            heard: AtomicU64::new(Moment::now().raw()),
+            overdue: AtomicU64::new(0),
             role,
             cluster: address.is_cluster(),
             options,
@@ -142,13 +152,14 @@ impl Connection {
         let changes = connection.client.cluster_change_rx();
         let watcher = tokio::spawn(watch_over(connection.clone(), reconnects, changes, errors));
         if lazy {
-            let router = connection.client.connect();
-            *connection.router.lock() = Some(tokio::spawn(async move { drop(router.await) }));
+            *connection.router.lock() = Some(connection.client.connect());
         } else {
             match connection.client.init().await {
                 Ok(router) => {
-                    *connection.router.lock() =
-                        Some(tokio::spawn(async move { drop(router.await) }));
+                    *connection.router.lock() = Some(router);
+                    // Its id is known from here on: it can be killed, should it break.
+                    let fenced = connection.settled();
+                    let _ = tokio::time::timeout(settings.command_timeout, fenced).await;
                 }
                 Err(error) => {
                     watcher.abort();
@@ -174,12 +185,12 @@ impl Connection {
         self.client.is_connected() && phase.fenced == phase.epoch && phase.epoch > 0
     }
 
-    /// Resolves when the connection is up and nothing of an earlier one can run any more.
+    /// Resolves when the connection is up and nothing that got no answer can run any more.
     pub(crate) async fn settled(&self) {
         let mut phase = self.phase.subscribe();
         loop {
-            phase.borrow_and_update();
-            if self.is_up() {
+            let Phase { doubts, cleared, .. } = *phase.borrow_and_update();
+            if self.is_up() && cleared >= doubts {
                 return;
             }
             // fred sets its state shortly after the event, hence the second look.
@@ -235,23 +246,44 @@ impl Connection {
         slot: u16,
         args: Vec<Value>,
     ) -> Result<Value, CallError> {
+        self.while_overdue().await?;
         // fred ignores options on its typed script calls, so everything goes through `custom`.
         let command = CustomCommand::new_static(name, ClusterHash::Custom(slot), false);
+        let sent = Moment::now();
         let result = self.client.with_options(&self.options).custom(command, args).await;
-        self.classify(result)
+        self.classify(sent, result)
     }
 
-    fn classify(&self, result: Result<Value, fred::error::Error>) -> Result<Value, CallError> {
+    /// Waits while a reply is overdue. fred takes a connection for dead when nothing came since its
+    /// *last* write, so whoever goes on writing to a dead one keeps it alive.
+    async fn while_overdue(&self) -> Result<(), CallError> {
+        if self.overdue.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        let mut phase = self.phase.subscribe();
+        let known = phase.wait_for(|phase| phase.closed || phase.cleared >= phase.doubts);
+        let timeout = self.options.timeout.unwrap_or_default();
+        match tokio::time::timeout(timeout, known).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(CallError::NotSent("an earlier reply is overdue".to_owned())),
+        }
+    }
+
+    fn classify(
+        &self,
+        sent: Moment,
+        result: Result<Value, fred::error::Error>,
+    ) -> Result<Value, CallError> {
         let error = match result {
             Ok(value) => {
-                self.contact.heard();
+                self.heard();
                 return Ok(value);
             }
             Err(error) => error,
         };
         let text = error.details();
         if is_error_reply(text) {
-            self.contact.heard();
+            self.heard();
             return Err(CallError::Refused(text.to_owned()));
         }
         self.contact.failed();
@@ -259,11 +291,21 @@ impl Connection {
         if *error.kind() == ErrorKind::Canceled && text == "Connection closed unexpectedly." {
             return Err(CallError::NotSent("the connection is down".to_owned()));
         }
+        // In a cluster the other nodes go on answering.
+        if *error.kind() == ErrorKind::Timeout && !self.cluster {
+            self.overdue.store(sent.raw(), Ordering::Relaxed);
+        }
+        self.phase.send_modify(|phase| phase.doubts += 1);
         Err(CallError::Unknown(match error.kind() {
             ErrorKind::Timeout => "the server did not answer in time".to_owned(),
             ErrorKind::IO => "the connection broke".to_owned(),
             _ => text.to_owned(),
         }))
+    }
+
+    fn heard(&self) {
+        self.heard.store(Moment::now().raw(), Ordering::Relaxed);
+        self.contact.heard();
     }
 
     /// The messages of this connection's subscriptions.
@@ -278,7 +320,7 @@ impl Connection {
 
     /// SUBSCRIBE to many channels; returns when written, not when the server has it.
     pub(crate) async fn subscribe(&self, channels: Vec<String>) -> Result<(), CallError> {
-        self.unit(self.client.with_options(&self.options).subscribe(channels).await)
+        self.unit(self.client.with_options(&self.options).subscribe(channels)).await
     }
 
     pub(crate) async fn unsubscribe(&self, channels: Vec<String>) -> Result<(), CallError> {
@@ -286,17 +328,17 @@ impl Connection {
         if channels.is_empty() {
             return Ok(());
         }
-        self.unit(self.client.with_options(&self.options).unsubscribe(channels).await)
+        self.unit(self.client.with_options(&self.options).unsubscribe(channels)).await
     }
 
     /// SSUBSCRIBE to one channel; returns when the server has it. Never more than one at a time:
     /// a second channel in one command shifts fred's replies to the wrong callers.
     pub(crate) async fn ssubscribe(&self, channel: String) -> Result<(), CallError> {
-        self.unit(self.client.with_options(&self.options).ssubscribe(channel).await)
+        self.unit(self.client.with_options(&self.options).ssubscribe(channel)).await
     }
 
     pub(crate) async fn sunsubscribe(&self, channel: String) -> Result<(), CallError> {
-        self.unit(self.client.with_options(&self.options).sunsubscribe(channel).await)
+        self.unit(self.client.with_options(&self.options).sunsubscribe(channel)).await
     }
 
     /// A round trip on the socket that carries SUBSCRIBE: behind it, the server has them all.
@@ -316,8 +358,13 @@ impl Connection {
         Err(CallError::Unknown("the reply belongs to another command".to_owned()))
     }
 
-    fn unit(&self, result: Result<(), fred::error::Error>) -> Result<(), CallError> {
-        self.classify(result.map(|()| Value::Null)).map(drop)
+    async fn unit(
+        &self,
+        call: impl Future<Output = Result<(), fred::error::Error>>,
+    ) -> Result<(), CallError> {
+        self.while_overdue().await?;
+        let sent = Moment::now();
+        self.classify(sent, call.await.map(|()| Value::Null)).map(drop)
     }
 
     /// Closes the socket; later calls answer that they were not sent.
@@ -326,15 +373,17 @@ impl Connection {
         // QUIT waits for what is in flight; a server that is away must not hold us.
         let _ = tokio::time::timeout(Duration::from_millis(500), self.client.quit()).await;
         let router = self.router.lock().take();
-        if let Some(router) = router {
-            if tokio::time::timeout(Duration::from_millis(500), &mut { router }).await.is_err() {
+        if let Some(mut router) = router {
+            // QUIT first waits for every reply that is due; some never come.
+            if tokio::time::timeout(Duration::from_millis(500), &mut router).await.is_err() {
+                router.abort();
                 tracing::debug!(role = self.role, "the connection's task was ended by force");
             }
         }
     }
 
     /// Takes note of a new connection, or of a change of the cluster's nodes.
-    async fn renewed(&self, known: &mut HashMap<Server, Peer>, old: &mut Vec<(Server, Peer)>) {
+    async fn renewed(&self, peers: &mut Peers) {
         let mut epoch = 0;
         self.phase.send_modify(|phase| {
             phase.epoch += 1;
@@ -343,21 +392,71 @@ impl Connection {
         if epoch > 1 {
             tracing::info!(role = self.role, epoch, "connected again");
         }
-        self.fence(epoch, known, old).await;
+        self.fence(peers).await;
+        // A connection that broke again meanwhile is fenced by its own, later event.
+        self.phase.send_modify(|phase| phase.fenced = phase.fenced.max(epoch));
     }
 
-    /// Kills what is left of earlier connections, then lets waiting settlements go on.
-    async fn fence(
-        &self,
-        epoch: u64,
-        known: &mut HashMap<Server, Peer>,
-        old: &mut Vec<(Server, Peer)>,
-    ) {
-        for server in self.client.active_connections() {
+    /// Takes note of connections that broke before their id was known: those cannot be killed.
+    fn missed(&self, connections: usize) {
+        if connections > 0 {
+            self.can_kill.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Finds out whether calls that got no answer can still run, and sees that they cannot.
+    async fn clear_doubts(&self, peers: &mut Peers, reconnects: &mut broadcast::Receiver<Server>) {
+        let timeout = self.options.timeout.unwrap_or_default();
+        let overdue = self.overdue.load(Ordering::Relaxed);
+        if overdue != 0 && self.heard.load(Ordering::Relaxed) < overdue {
+            // Silent since: as long as nothing more is written, fred is about to give it up.
+            if tokio::time::timeout(timeout / 2, reconnects.recv()).await.is_ok() {
+                return self.renewed(peers).await;
+            }
+        }
+        match self.fence(peers).await {
+            Fence::Stands => {}
+            Fence::OutOfStep if self.client.is_connected() => {
+                tracing::warn!(
+                    role = self.role,
+                    "replies are missing; the connection is made anew"
+                );
+                // What is in flight was sent before, and has timed out: nothing is sent twice.
+                let mut closed = self.phase.subscribe();
+                tokio::select! {
+                    _ = self.client.force_reconnection() => {}
+                    () = closed_for_good(&mut closed) => {}
+                }
+            }
+            Fence::OutOfStep | Fence::Failed => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+
+    /// Kills what is left of earlier connections. Then nothing that got no answer before can run:
+    /// either its connection is dead, or the answer to CLIENT INFO came behind it.
+    async fn fence(&self, peers: &mut Peers) -> Fence {
+        let doubts = self.phase.borrow().doubts;
+        let servers = self.client.active_connections();
+        let mut fence = if servers.is_empty() { Fence::Failed } else { Fence::Stands };
+        for server in servers {
             let peer = match self.on(&server, "INFO", &[]).await {
-                Ok(info) => info.as_str().and_then(|info| Peer::read(&info)),
+                Ok(info) => match info.as_str() {
+                    Some(info) => Peer::read(&info),
+                    None => {
+                        // Another command's reply.
+                        fence = Fence::OutOfStep;
+                        continue;
+                    }
+                },
                 Err(error) => {
                     tracing::debug!(role = self.role, %error, "CLIENT INFO failed");
+                    if !is_error_reply(error.details()) {
+                        let late = *error.kind() == ErrorKind::Timeout;
+                        fence = if late { Fence::OutOfStep } else { Fence::Failed };
+                        if peers.known.contains_key(&server) {
+                            continue;
+                        }
+                    }
                     None
                 }
             };
@@ -365,14 +464,14 @@ impl Connection {
                 self.can_kill.store(false, Ordering::Relaxed);
                 continue;
             };
-            if let Some(before) = known.insert(server.clone(), peer.clone()) {
+            if let Some(before) = peers.known.insert(server.clone(), peer.clone()) {
                 if before != peer {
-                    old.push((server, before));
+                    peers.old.push((server, before));
                 }
             }
         }
         let mut left = Vec::new();
-        for (server, peer) in old.drain(..) {
+        for (server, peer) in peers.old.drain(..) {
             match self.on(&server, "KILL", &["ID", &peer.id, "ADDR", &peer.addr]).await {
                 Ok(_) => {}
                 Err(error) if is_error_reply(error.details()) => {
@@ -388,9 +487,20 @@ impl Connection {
                 Err(_) => left.push((server, peer)),
             }
         }
-        *old = left;
-        // A connection that broke again meanwhile is fenced by its own, later event.
-        self.phase.send_modify(|phase| phase.fenced = phase.fenced.max(epoch));
+        if !left.is_empty() && fence == Fence::Stands {
+            fence = Fence::Failed;
+        }
+        peers.old = left;
+        // One dead node must not hold up a whole cluster, which is never free of ghosts anyway.
+        if fence == Fence::Stands || self.cluster {
+            self.phase.send_modify(|phase| {
+                phase.cleared = phase.cleared.max(doubts);
+                if phase.cleared == phase.doubts {
+                    self.overdue.store(0, Ordering::Relaxed);
+                }
+            });
+        }
+        fence
     }
 
     /// `CLIENT <verb>` on one node.
@@ -442,6 +552,24 @@ impl EpochReceiver {
     }
 }
 
+/// Where our sockets stand at the servers, and where earlier ones stood that are not dead yet.
+#[derive(Default)]
+struct Peers {
+    known: HashMap<Server, Peer>,
+    old: Vec<(Server, Peer)>,
+}
+
+/// What an attempt to make sure that nothing old can run has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fence {
+    /// Nothing can, or we may not see to it.
+    Stands,
+    /// Replies are missing, or are those of other commands.
+    OutOfStep,
+    /// The connection broke meanwhile.
+    Failed,
+}
+
 /// Follows fred's events for as long as the connection is open.
 async fn watch_over(
     connection: Arc<Connection>,
@@ -450,19 +578,28 @@ async fn watch_over(
     mut errors: broadcast::Receiver<(fred::error::Error, Option<Server>)>,
 ) {
     let mut closed = connection.phase.subscribe();
-    let (mut known, mut old) = (HashMap::new(), Vec::new());
+    let mut doubted = connection.phase.subscribe();
+    let mut peers = Peers::default();
     loop {
         tokio::select! {
             () = closed_for_good(&mut closed) => return,
             // Lagged: some were missed, this one stands for them.
             event = reconnects.recv() => match event {
                 Err(broadcast::error::RecvError::Closed) => return,
-                _ => connection.renewed(&mut known, &mut old).await,
+                _ => {
+                    connection.renewed(&mut peers).await;
+                    connection.missed(reconnects.len());
+                }
             },
             event = changes.recv() => match event {
                 Err(broadcast::error::RecvError::Closed) => return,
-                _ => connection.renewed(&mut known, &mut old).await,
+                _ => connection.renewed(&mut peers).await,
             },
+            () = in_doubt(&mut doubted) => {
+                connection.clear_doubts(&mut peers, &mut reconnects).await;
+                // One may be that of the connection which was just looked at.
+                connection.missed(reconnects.len().saturating_sub(1));
+            }
             event = errors.recv() => match event {
                 Err(broadcast::error::RecvError::Closed) => return,
                 _ => connection.contact.failed(),
@@ -474,6 +611,10 @@ async fn watch_over(
 async fn closed_for_good(phase: &mut watch::Receiver<Phase>) {
     // An error means that the connection is dropped, which ends it as well.
     let _ = phase.wait_for(|phase| phase.closed).await;
+}
+
+async fn in_doubt(phase: &mut watch::Receiver<Phase>) {
+    let _ = phase.wait_for(|phase| phase.cleared < phase.doubts).await;
 }
 
 /// Whether a text of fred's is the server's error reply: those begin with a code in capitals.

@@ -187,6 +187,7 @@ impl Name {
             }
             Read::Refused { ttl, holder } => {
                 hold.advance(Phase::Over);
+                self.lay_ghosts(engine, hold);
                 state.failures = 0;
                 state.holder = holder;
                 let cap = engine.settings().fallback_cap;
@@ -204,7 +205,8 @@ impl Name {
                 self.wait_on(engine, state, waiter, cancelled);
             }
             Read::Failed(text) if !passes(&text) => {
-                hold.advance(Phase::Over);
+                // An earlier send may have been granted before this one was refused.
+                self.discard(engine, hold.clone());
                 state.try_now = true;
                 waiter.finish(Outcome::Failed(Error::server(Some(self.text()), &text)));
             }
@@ -260,8 +262,7 @@ impl Name {
         if cancelled {
             return;
         }
-        state.asking.insert(waiter.request.owner.key(), waiter.request.at);
-        state.queue.push_front(waiter.clone());
+        state.put_back(waiter.clone());
         self.ensure_driver(engine, state);
     }
 
@@ -368,7 +369,10 @@ impl Name {
             self.let_others_go_first(engine, state, told as u64, now);
         }
         match released(self.text(), hold, result, false) {
-            Released::Yes(result) => finish_all(tickets, &result),
+            Released::Yes(result) => {
+                finish_all(tickets, &result);
+                self.lay_ghosts(engine, hold);
+            }
             // Told at once, tried on until the lease would have ended anyway.
             Released::Refused(error) => {
                 finish_all(tickets, &Err(error));

@@ -309,9 +309,7 @@ impl Name {
         held.update_renewal(engine.settings().watchdog);
         for waiter in revoked {
             tracing::debug!(lock = %engine.shown(self), "nobody took the grant; it goes back");
-            state.asking.insert(waiter.request.owner.key(), waiter.request.at);
-            // It keeps its place.
-            state.queue.push_front(waiter);
+            state.put_back(waiter);
         }
         next
     }

@@ -113,6 +113,9 @@ pub(super) fn take_uncollected(entries: &mut Vec<Entry>) -> Vec<Arc<Waiter>> {
             return true;
         }
         slot.outcome = None;
+        // Else a future that is not polled would be granted one short lease after the other.
+        slot.dormant = true;
+        slot.refused = true;
         drop(slot);
         waiters.push(waiter.clone());
         false

@@ -238,8 +238,7 @@ impl Name {
         let mut entries = held.entries;
         // Not collected and lost already: those wait on, for another.
         for waiter in take_uncollected(&mut entries) {
-            state.asking.insert(waiter.request.owner.key(), waiter.request.at);
-            state.queue.push_front(waiter);
+            state.put_back(waiter);
         }
         if entries.iter().any(|entry| !entry.guarded) {
             let then = Moment::now().saturating_add(UNTOLD);

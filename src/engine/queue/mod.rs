@@ -268,6 +268,14 @@ impl Name {
         }
     }
 
+    /// Sees to it that a hold that is over stays so, where a send of its acquire that got no answer
+    /// may still run: from a broken connection that we may not kill.
+    fn lay_ghosts(&self, engine: &Arc<Engine>, hold: &Arc<Hold>) {
+        if hold.unsure.load(Ordering::Relaxed) && engine.batch.connection().may_have_ghosts() {
+            engine.settle_release(hold.clone(), Vec::new());
+        }
+    }
+
     fn discard(self: &Arc<Self>, engine: &Arc<Engine>, hold: Arc<Hold>) {
         let unsure = hold.unsure.load(Ordering::Relaxed);
         hold.advance(Phase::Over);
@@ -329,6 +337,14 @@ impl State {
     fn end_driving(&mut self) {
         self.driven = false;
         self.listening = false;
+    }
+
+    /// Puts a waiter back in its place: whoever is passed over stays ahead of later ones.
+    fn put_back(&mut self, waiter: Arc<Waiter>) {
+        self.asking.insert(waiter.request.owner.key(), waiter.request.at);
+        let later = |other: &Arc<Waiter>| other.request.since > waiter.request.since;
+        let place = self.queue.iter().position(later).unwrap_or(self.queue.len());
+        self.queue.insert(place, waiter);
     }
 
     fn launch(&mut self, kind: FlightKind, sent: Moment, call: CallFuture) -> Arc<Flight> {
