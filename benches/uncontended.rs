@@ -21,7 +21,13 @@ async fn main() {
     println!("uncontended lock + unlock, {TURNS} turns of {TURN:?} each, median (least–most)\n");
     println!(
         "{:>5}  {:>28}  {:>28}  {:>18}  {:>20}  {:>20}  {:>8}",
-        "tasks", "leasehold pairs/s", "bare EVALSHAs pairs/s", "ratio", "p50 µs", "bare p50 µs", "p50 ratio"
+        "tasks",
+        "leasehold pairs/s",
+        "bare EVALSHAs pairs/s",
+        "ratio",
+        "p50 µs",
+        "bare p50 µs",
+        "p50 ratio"
     );
     for tasks in [1, 16, 256] {
         // One turn each to warm up.

@@ -93,7 +93,8 @@ pub fn info(raw: &server::Raw, section: &str, key: &str) -> f64 {
 pub fn scripts_run(raw: &server::Raw) -> u64 {
     let text = raw.cmd(&["INFO", "commandstats"]).text();
     let calls = |name: &str| -> u64 {
-        let line = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")));
+        let line =
+            text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")));
         line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
     };
     calls("evalsha") + calls("eval")
