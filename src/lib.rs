@@ -91,3 +91,8 @@ pub use keys::LONGEST_NAME;
 pub use lease::{LONGEST_LEASE, Lease, SHORTEST_LEASE};
 pub use owner::Owner;
 pub use sync::{Held, Holder, Lock, LockGuard};
+
+/// The README's code must compile, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -88,9 +88,9 @@ impl Owner {
     /// # Cancel safety
     ///
     /// As cancel safe as the future itself.
-    pub fn scope<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    pub async fn scope<F: Future>(future: F) -> F::Output {
         // The parent is taken at the first poll, where the future really runs.
-        async move { Self::child(&Self::current()).enter(future).await }
+        Self::child(&Self::current()).enter(future).await
     }
 
     /// Runs a future with this owner as the current one.

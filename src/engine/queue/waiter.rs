@@ -99,28 +99,34 @@ impl Waiter {
 
 /// Someone who waits for a release to be through.
 #[derive(Default)]
-pub(crate) struct Ticket(Mutex<(Option<Result<(), Error>>, Option<Waker>)>);
+pub(crate) struct Ticket(Mutex<TicketSlot>);
+
+#[derive(Default)]
+struct TicketSlot {
+    result: Option<Result<(), Error>>,
+    waker: Option<Waker>,
+}
 
 impl Ticket {
     pub(super) fn finish(&self, result: Result<(), Error>) {
         let mut slot = self.0.lock();
-        slot.0 = Some(result);
-        if let Some(waker) = slot.1.take() {
+        slot.result = Some(result);
+        if let Some(waker) = slot.waker.take() {
             waker.wake();
         }
     }
 
     /// Whoever polls it looks for the result by itself right after this.
     pub(crate) fn hush(&self) {
-        self.0.lock().1 = None;
+        self.0.lock().waker = None;
     }
 
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let mut slot = self.0.lock();
-        match slot.0.take() {
+        match slot.result.take() {
             Some(result) => Poll::Ready(result),
             None => {
-                slot.1 = Some(cx.waker().clone());
+                slot.waker = Some(cx.waker().clone());
                 Poll::Pending
             }
         }
