@@ -286,7 +286,10 @@ impl Name {
     /// How many entries the hold of a guard has.
     pub(crate) fn count(&self, hold: &Arc<Hold>) -> u32 {
         match &self.state.lock().hold {
-            Some(held) if Arc::ptr_eq(&held.hold, hold) => held.entries.len() as u32,
+            // Nobody may have noticed yet that its time is up.
+            Some(held) if Arc::ptr_eq(&held.hold, hold) && hold.lost().is_none() => {
+                held.entries.len() as u32
+            }
             _ => 0,
         }
     }
