@@ -50,11 +50,12 @@ impl Address {
                 }
             }
             _ => {
-                return Err(Error::invalid_url(format!(
-                    "the URL's scheme {scheme:?} is not one of redis, rediss, redis-cluster, \
+                // Not repeated: in front of a colon that is out of place there may be a password.
+                return Err(Error::invalid_url(
+                    "the URL's scheme is not one of redis, rediss, redis-cluster, \
                      rediss-cluster, redis-sentinel, rediss-sentinel, redis+unix, or the same \
-                     with valkey"
-                )));
+                     with valkey",
+                ));
             }
         }
         let sentinel_login =

@@ -436,7 +436,7 @@ impl Connection {
     /// either its connection is dead, or the answer to CLIENT INFO came behind it.
     async fn fence(&self, peers: &mut Peers) -> Fence {
         let doubts = self.phase.borrow().doubts;
-        let servers = self.client.active_connections();
+        let servers = self.servers();
         let mut fence = if servers.is_empty() { Fence::Failed } else { Fence::Stands };
         for server in servers {
             let peer = match self.on(&server, "INFO", &[]).await {
@@ -501,6 +501,20 @@ impl Connection {
             });
         }
         fence
+    }
+
+    /// The servers that we have a connection to.
+    fn servers(&self) -> Vec<Server> {
+        let servers = self.client.active_connections();
+        if !servers.is_empty() {
+            return servers;
+        }
+        // fred knows its connections by CLIENT ID, which the user may lack the right to.
+        match self.client.cached_cluster_state() {
+            Some(nodes) => nodes.unique_primary_nodes(),
+            // There is but one, and every command goes there: it needs no name.
+            None => vec![Server::new("", 0)],
+        }
     }
 
     /// `CLIENT <verb>` on one node.

@@ -2,3 +2,8 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+mod cancellation;
+mod exclusion;
+mod loss;
+mod renewal;
+mod waiting;

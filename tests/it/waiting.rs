@@ -37,7 +37,7 @@ async fn a_release_wakes_a_waiter_of_another_client_by_message() {
     let waiter = client(&server.url()).await;
     let guard = holder.lock(&name).lock().await.expect("it is free");
     let waiting = tokio::spawn(waiter.lock(&name).lock());
-    subscribed(&raw, 1).await;
+    listened_to(&raw, &name).await;
 
     assert_long_lease(&raw, &name);
     guard.unlock().await.expect("it is held");
@@ -55,7 +55,7 @@ async fn a_waiter_gets_what_a_dead_holder_never_gave_back() {
     assert_eq!(dead.try_lock(&name, 1, 1500), None);
     let waiter = client(&proxy.url()).await;
     let waiting = tokio::spawn(waiter.lock(&name).lock());
-    subscribed(&raw, 1).await;
+    listened_to(&raw, &name).await;
 
     let guard = got(waiting).await;
     assert_eq!(dead.hold_count(&name, 1), 0);
@@ -69,13 +69,14 @@ async fn a_waiter_gets_what_a_dead_holder_never_gave_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_during_a_lost_subscription_is_not_missed() {
     let server = RedisServer::start();
-    let (raw, name) = (server.raw(), unique("a"));
+    let raw = server.raw();
     let holder = client(&server.url()).await;
     let waiter = client(&server.url()).await;
     for round in 0..5 {
+        let name = unique("a");
         let guard = holder.lock(&name).lock().await.expect("it is free");
         let waiting = tokio::spawn(waiter.lock(&name).lock());
-        subscribed(&raw, 1).await;
+        listened_to(&raw, &name).await;
         assert_long_lease(&raw, &name);
         let killed = raw.cmd(&["CLIENT", "KILL", "TYPE", "pubsub"]).int();
         assert_eq!(killed, 1, "round {round}");
@@ -96,7 +97,7 @@ async fn a_waiter_that_never_hears_a_message_gets_the_lock_by_its_timer() {
     let waiter = waiter.connect().await.expect("the server is up");
     let guard = holder.lock(&name).lock().await.expect("it is free");
     let waiting = tokio::spawn(waiter.lock(&name).lock());
-    subscribed(&raw, 1).await;
+    listened_to(&raw, &name).await;
 
     assert_long_lease(&raw, &name);
     guard.unlock().await.expect("it is held");
@@ -139,7 +140,7 @@ async fn nothing_is_sent_while_somebody_else_holds_the_lock() {
         let waiting = waiter.lock(&name).lock();
         tasks.spawn(async move { waiting.await?.unlock().await });
     }
-    subscribed(&raw, 1).await;
+    listened_to(&raw, &name).await;
     until_quiet(&proxy).await;
 
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -166,7 +167,7 @@ async fn waiters_of_one_process_are_served_in_the_order_they_came() {
             guard
         });
     }
-    subscribed(&raw, 1).await;
+    listened_to(&raw, &name).await;
     guard.unlock().await.expect("it is held");
     while let Some(guard) = timeout(HANG, tasks.join_next()).await.expect("each gets its turn") {
         guard.expect("no panic").unlock().await.expect("it is held");
@@ -198,7 +199,7 @@ async fn a_try_gets_what_comes_free_in_time() {
     let (one, two) = (client(&server.url()).await, client(&server.url()).await);
     let guard = one.lock(&name).lock().await.expect("it is free");
     let foreign = tokio::spawn(two.lock(&name).try_lock_for(HANG));
-    subscribed(&raw, 1).await;
+    listened_to(&raw, &name).await;
     guard.unlock().await.expect("it is held");
     let guard = got(foreign).await.expect("it came free in time");
 
@@ -303,7 +304,7 @@ async fn ten_thousand_waiters_are_quiet_and_all_are_served() {
             guard.unlock().await.expect("it is held");
         });
     }
-    subscribed(&raw, NAMES).await;
+    eventually("all are listened to", async || subscriptions(&raw) == NAMES).await;
     until_quiet(&proxy).await;
     assert_eq!(raw.cmd(&["CLIENT", "LIST", "TYPE", "pubsub"]).text().lines().count(), 1);
 
@@ -387,7 +388,7 @@ async fn hidden_and_hashed_names_are_in_no_event() {
 async fn go_through_everything(raw: &Raw, one: &Client, two: &Client, name: &str) {
     let guard = one.lock(name).lock().await.expect("it is free");
     let waiting = tokio::spawn(two.lock(name).lock());
-    subscribed(raw, 1).await;
+    listened_to(raw, name).await;
     guard.unlock().await.expect("it is held");
     let guard = got(waiting).await;
     drop(guard);
@@ -430,9 +431,11 @@ async fn got<T>(waiting: JoinHandle<Result<T, Error>>) -> T {
     waited.expect("no panic").expect("the server is up")
 }
 
-/// Waits until this many channels have a subscriber.
-async fn subscribed(raw: &Raw, channels: usize) {
-    eventually("the waiters listen", async || subscriptions(raw) == channels).await;
+/// Waits until somebody listens for the release of a lock.
+async fn listened_to(raw: &Raw, name: &str) {
+    let channel = Redisson::channel(name);
+    let listeners = || raw.cmd(&["PUBSUB", "NUMSUB", &channel]).items()[1].int();
+    eventually("the waiters listen", async || listeners() > 0).await;
 }
 
 /// Whoever gets the lock soon does not get it by the end of this lease.

@@ -136,6 +136,8 @@ impl Name {
         if let Some(held) = &mut state.hold {
             if let Some(entry) = held.entries.iter_mut().find(|entry| entry.id == grant.entry) {
                 entry.guarded = false;
+                // It was taken; the acquisition would keep its owner alive, and that the renewal.
+                entry.offered = None;
                 held.update_renewal(engine.settings().watchdog);
                 return;
             }

@@ -298,8 +298,11 @@ impl Name {
 
     /// How many entries the hold of a guard has.
     pub(crate) fn count(&self, grant: &Grant) -> u32 {
-        let same =
-            |held: &&Held| Arc::ptr_eq(&held.hold, &grant.hold) && grant.hold.turn() == grant.turn;
+        let hold = &grant.hold;
+        // Nobody may have noticed yet that its time is up.
+        let same = |held: &&Held| {
+            Arc::ptr_eq(&held.hold, hold) && hold.turn() == grant.turn && hold.lost().is_none()
+        };
         self.state.lock().hold.as_ref().filter(same).map_or(0, |held| held.entries.len() as u32)
     }
 
