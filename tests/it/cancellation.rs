@@ -155,7 +155,7 @@ async fn a_thousand_futures_dropped_at_random_leave_nothing_behind() {
             (rig.client.lock(&rig.name), history.clone(), dropped.clone());
         tasks.spawn(async move {
             let mut random = Rng::with_seed(task);
-            for _ in 0..150 {
+            while dropped.load(Ordering::Relaxed) < 1_000 {
                 let Some(guard) = at_random(&mut random, lock.lock()).await else {
                     dropped.fetch_add(1, Ordering::Relaxed);
                     continue;
@@ -177,8 +177,6 @@ async fn a_thousand_futures_dropped_at_random_leave_nothing_behind() {
     timeout(HANG, tasks.join_all()).await.expect("all come to their end");
     contending.abort();
     let _ = contending.await;
-    let dropped = dropped.load(Ordering::Relaxed);
-    assert!(dropped >= 500, "only {dropped} of 1200 were dropped");
     history.assert_exclusive(100);
     rig.assert_free("after all that").await;
     rig.assert_nothing_left().await;
