@@ -108,9 +108,7 @@ impl Engine {
             ended: watch::Sender::new(false),
             wiring,
         });
-        let mut starting = Starting(Some(engine.clone()));
         engine.background(look_again_after_reconnects(engine.clone()));
-        starting.0 = None;
         Ok(engine)
     }
 
@@ -255,17 +253,6 @@ impl Engine {
             return false;
         };
         silent.max(since).until(Moment::now()) >= self.settings().patience
-    }
-}
-
-/// Ends an engine if the future that starts it is dropped.
-struct Starting(Option<Arc<Engine>>);
-
-impl Drop for Starting {
-    fn drop(&mut self) {
-        if let Some(engine) = self.0.take() {
-            engine.shutdown_behind();
-        }
     }
 }
 
