@@ -2,6 +2,7 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+
 mod cancellation;
 mod exclusion;
 mod loss;
