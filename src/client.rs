@@ -95,6 +95,10 @@ impl Client {
     /// # Errors
     ///
     /// As for [`connect`](Client::connect), but nothing is known of the server yet.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
     pub async fn connect_lazy(url: impl AsRef<str>) -> Result<Self, Error> {
         Self::builder(url)?.connect_lazy().await
     }
@@ -181,6 +185,10 @@ impl Client {
     /// Closes the client without waiting for guards: [`shutdown`](Client::shutdown) with no grace.
     ///
     /// Await it before `main` ends: guards dropped just before are released by it.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`shutdown`](Client::shutdown).
     pub async fn close(&self) {
         self.shutdown(Duration::ZERO).await;
     }
@@ -315,6 +323,10 @@ impl Builder {
     /// [`InvalidDuration`](crate::ErrorKind::InvalidDuration) for a setting out of its bounds, else
     /// as for [`Client::connect`].
     ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
     /// # Panics
     ///
     /// If called outside a tokio runtime.
@@ -328,6 +340,10 @@ impl Builder {
     ///
     /// [`InvalidDuration`](crate::ErrorKind::InvalidDuration) for a setting out of its bounds.
     ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
     /// # Panics
     ///
     /// If called outside a tokio runtime.
@@ -338,7 +354,10 @@ impl Builder {
     async fn open(self, lazy: bool) -> Result<Client, Error> {
         self.settings.check()?;
         let engine = Engine::start(self.address, self.settings, lazy).await?;
-        Ok(Client { shared: Arc::new(Shared(engine)), prefix: None })
+        // From here on the engine ends with the client, also if this future is dropped.
+        let client = Client { shared: Arc::new(Shared(engine)), prefix: None };
+        client.shared.engine().learn(lazy).await;
+        Ok(client)
     }
 }
 

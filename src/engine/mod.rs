@@ -111,17 +111,21 @@ impl Engine {
             ended: watch::Sender::new(false),
             wiring,
         });
-        if engine.wiring.address.is_cluster() && engine.wiring.settings.publish == PublishMode::Auto
-        {
-            if lazy {
-                let probing = engine.clone();
-                runtime.spawn(async move { probing.probe_sharded().await });
-            } else {
-                engine.probe_sharded().await;
-            }
-        }
         engine.background(look_again_after_reconnects(engine.clone()));
         Ok(engine)
+    }
+
+    /// Finds out what decides how waiters are told; `lazy` does so behind the scenes.
+    pub(crate) async fn learn(self: &Arc<Self>, lazy: bool) {
+        if !self.wiring.address.is_cluster() || self.settings().publish != PublishMode::Auto {
+            return;
+        }
+        if lazy {
+            let probing = self.clone();
+            self.background(async move { probing.probe_sharded().await });
+        } else {
+            self.probe_sharded().await;
+        }
     }
 
     /// Asks as Redisson does whether the cluster knows sharded channels.

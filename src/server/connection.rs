@@ -150,24 +150,29 @@ impl Connection {
         let reconnects = connection.client.reconnect_rx();
         let errors = connection.client.error_rx();
         let changes = connection.client.cluster_change_rx();
-        let watcher = tokio::spawn(watch_over(connection.clone(), reconnects, changes, errors));
+        tokio::spawn(watch_over(connection.clone(), reconnects, changes, errors));
+        let mut opening = Opening(Some(connection.clone()));
         if lazy {
             *connection.router.lock() = Some(connection.client.connect());
         } else {
-            match connection.client.init().await {
-                Ok(router) => {
-                    *connection.router.lock() = Some(router);
-                    // Its id is known from here on: it can be killed, should it break.
-                    let fenced = connection.settled();
-                    let _ = tokio::time::timeout(settings.command_timeout, fenced).await;
-                }
-                Err(error) => {
-                    watcher.abort();
-                    return Err(connect_error(address, &error));
-                }
-            }
+            connection.connected().await.map_err(|error| connect_error(address, &error))?;
+            // Its id is known from here on: it can be killed, should it break.
+            let _ = tokio::time::timeout(settings.command_timeout, connection.settled()).await;
         }
+        opening.0 = None;
         Ok(connection)
+    }
+
+    /// Connects, and waits for that: fred's init, which keeps the task to itself until then.
+    async fn connected(&self) -> Result<(), fred::error::Error> {
+        let mut connected = std::pin::pin!(self.client.wait_for_connect());
+        std::future::poll_fn(|cx| {
+            // The first poll listens; an end before that would be missed.
+            let result = connected.as_mut().poll(cx);
+            self.router.lock().get_or_insert_with(|| self.client.connect());
+            result
+        })
+        .await
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -185,12 +190,13 @@ impl Connection {
         self.client.is_connected() && phase.fenced == phase.epoch && phase.epoch > 0
     }
 
-    /// Resolves when the connection is up and nothing that got no answer can run any more.
+    /// Resolves when the connection is up and nothing that got no answer can run any more, or when
+    /// it is closed.
     pub(crate) async fn settled(&self) {
         let mut phase = self.phase.subscribe();
         loop {
-            let Phase { doubts, cleared, .. } = *phase.borrow_and_update();
-            if self.is_up() && cleared >= doubts {
+            let Phase { doubts, cleared, closed, .. } = *phase.borrow_and_update();
+            if closed || (self.is_up() && cleared >= doubts) {
                 return;
             }
             // fred sets its state shortly after the event, hence the second look.
@@ -534,6 +540,19 @@ impl Connection {
         let args: Vec<String> =
             std::iter::once(verb).chain(args.iter().copied()).map(str::to_owned).collect();
         self.client.with_options(&options).custom(command, args).await
+    }
+}
+
+/// A connection that is being opened: given up before the end, it is closed.
+struct Opening(Option<Arc<Connection>>);
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        let Some(connection) = self.0.take() else { return };
+        connection.phase.send_modify(|phase| phase.closed = true);
+        if let Some(router) = connection.router.lock().take() {
+            router.abort();
+        }
     }
 }
 

@@ -580,7 +580,7 @@ impl fmt::Debug for Lock {
 /// task it came from may rely on it.
 ///
 /// Everything of [`Held`] can be called on it.
-#[must_use = "the lock is given back when the guard is dropped: bind it, `let _guard = ..`               (not `let _ = ..`)"]
+#[must_use = "dropping the guard gives the lock back: bind it, `let _guard = ..`, not `let _ = ..`"]
 pub struct LockGuard {
     held: Held,
     armed: bool,

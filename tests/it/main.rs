@@ -1,11 +1,33 @@
 //! All tests against real servers, in one program: it links once, and its tests run side by side.
 
+<<<<<<< HEAD
 mod cancellation;
 mod exclusion;
 mod hand_over;
-mod loss;
-mod renewal;
-mod rig;
+=======
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/self_test.rs"]
+mod self_test;
+
+mod api;
+mod cancellation;
+mod exclusion;
+mod ghosts;
+mod guards;
+mod hand_over;
+mod loss;
+mod lost_replies;
+mod outages;
+mod owners;
+mod patience;
+mod reentry;
+mod refusals;
+mod renewal;
+mod rig;
+mod scripts;
+mod tidy;
+mod topologies;
+mod traps;
 mod waiting;
+mod wire;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, ErrorKind, Lock, LockGuard, LostReason, Refusal};
+use leasehold::{Builder, Client, ErrorKind, Lock, LockGuard, LostReason, Refusal};
 
 use crate::support::{
     assert_every_key_has_ttl, assert_no_keys, blocking, eventually,
     proxy::{Proxy, named},
-    server::{Raw, RedisServer, until},
+    server::{ClusterSetup, Raw, RedisServer, until},
     subscriptions,
 };
 
@@ -25,6 +25,12 @@ async fn client(server: &RedisServer) -> Client {
 
 async fn lock(lock: &Lock) -> Result<LockGuard, leasehold::Error> {
     within(lock.lock_with(LEASE)).await
+}
+
+/// For a client that is not let in, and has only to find that out.
+fn impatient(url: &str) -> Builder {
+    let time = Duration::from_millis(100);
+    Client::builder(url).unwrap().patience(time).command_timeout(time)
 }
 
 fn pttl(raw: &Raw, name: &str) -> i64 {
@@ -279,7 +285,7 @@ mod states {
         let fields = line.into_iter().flat_map(|line| line.split(','));
         fields
             .filter_map(|field| field.strip_prefix("rejected_calls="))
-            .last()
+            .next_back()
             .map_or(0, |n| n.trim().parse().unwrap())
     }
 
@@ -355,8 +361,7 @@ mod rights {
     ///   `hrandfield` no warning names a foreign holder. All else fails without its right.
     /// * `hlen` and `del` are for `force_unlock`, `hgetall` is for `is_locked`, `holder` and
     ///   `remaining_lease` alone. Where an operator has loaded the scripts, `eval` can go.
-    /// * With a database in the URL add `+select`. In a cluster add `+cluster|slots +cluster|info
-    ///   +pubsub|shardnumsub +spublish +ssubscribe +sunsubscribe`.
+    /// * With a database in the URL add `+select`; in a cluster see [`IN_A_CLUSTER`].
     const LEAST: [&str; 22] = [
         "resetchannels",
         "~lk:*",
@@ -380,6 +385,20 @@ mod rights {
         "+hgetall",
         "+client|info",
         "+client|kill",
+    ];
+
+    /// What it takes in a cluster besides [`LEAST`], of which `publish`, `subscribe` and `unsubscribe`
+    /// can go. Without `pubsub|shardnumsub` the cluster is taken for one without sharded channels.
+    const IN_A_CLUSTER: [&str; 9] = [
+        "+cluster|slots",
+        "+cluster|info",
+        "+pubsub|shardnumsub",
+        "+spublish",
+        "+ssubscribe",
+        "+sunsubscribe",
+        "-publish",
+        "-subscribe",
+        "-unsubscribe",
     ];
 
     /// The steps of a life that fail.
@@ -453,10 +472,20 @@ mod rights {
         }
     }
 
-    /// All that can be done with a lock; `patience` is how long a waiter waits that is not woken.
     async fn live(raw: &Raw, client: &Client, other: &Client, patience: Duration) -> Vec<Step> {
-        let (mut failed, handle) = (Failed::default(), client.lock("lk:a"));
-        let count = |holder: &str| raw.cmd(&["HGET", "lk:a", holder]);
+        live_at(raw, client, other, "lk:a", patience).await
+    }
+
+    /// All that can be done with a lock; `patience` is how long a waiter waits that is not woken.
+    async fn live_at(
+        raw: &Raw,
+        client: &Client,
+        other: &Client,
+        name: &str,
+        patience: Duration,
+    ) -> Vec<Step> {
+        let (mut failed, handle) = (Failed::default(), client.lock(name));
+        let count = |holder: &str| raw.cmd(&["HGET", name, holder]);
         let Some(guard) = failed.note(Lock, lock(&handle).await) else {
             assert_no_keys(raw);
             return failed.0;
@@ -468,8 +497,7 @@ mod rights {
         }
         failed.note(Extend, within(guard.extend(LEASE + LEASE)).await);
         failed.note(Look, within(handle.is_locked()).await);
-        let theirs = other.lock("lk:a");
-        let waiter = tokio::spawn(async move { theirs.try_lock(patience, LEASE).await });
+        let waiter = tokio::spawn(other.lock(name).try_lock(patience, LEASE));
         eventually("the waiter listens, or has failed", async || {
             waiter.is_finished() || subscriptions(raw) == 1
         })
@@ -490,6 +518,14 @@ mod rights {
         failed.0
     }
 
+    /// What was denied to anybody, but for what the library below us asks for when it connects and
+    /// can do without: its id and the server's version.
+    fn denied(raw: &Raw) -> Vec<String> {
+        let log = raw.cmd(&["ACL", "LOG"]).ok();
+        let denied = log.items().iter().map(|entry| entry.items()[7].text());
+        denied.filter(|command| command != "info" && command != "client|id").collect()
+    }
+
     /// and the renewals, on a connection of their own.
     #[tokio::test]
     async fn the_least_rights_carry_a_whole_life() {
@@ -505,10 +541,28 @@ mod rights {
         eventually("it is renewed", async || guard.valid_until() > before).await;
         within(guard.unlock()).await.unwrap();
         assert_no_keys(&raw);
-        let denied = raw.cmd(&["ACL", "LOG"]);
-        let commands: Vec<_> = denied.items().iter().map(|entry| entry.items()[7].text()).collect();
-        // The library below us asks for its version and id when it connects, and lives without.
-        assert!(commands.iter().all(|c| c == "info" || c == "client|id"), "{commands:?}");
+        assert_eq!(denied(&raw), [""; 0]);
+    }
+
+    ///
+    #[tokio::test]
+    async fn the_least_rights_in_a_cluster_carry_a_whole_life() {
+        let cluster = blocking(ClusterSetup::start).await;
+        for node in &cluster.nodes {
+            grant_all_but(&node.raw(), None);
+            let command = ["ACL", "SETUSER", "locker"].into_iter().chain(IN_A_CLUSTER);
+            node.raw().cmd(&command.collect::<Vec<_>>()).ok();
+        }
+        let url = cluster.url().replace("://", "://locker:s3cret@");
+        let clients = [Client::connect(&url).await.unwrap(), Client::connect(&url).await.unwrap()];
+        for name in ["lk:a", "lk:b", "lk:c", "lk:d", "lk:e"] {
+            let node = cluster.node_of(name).raw();
+            let [client, other] = &clients;
+            assert_eq!(live_at(&node, client, other, name, SOON).await, [], "{name}");
+        }
+        for node in &cluster.nodes {
+            assert_eq!(denied(&node.raw()), [""; 0]);
+        }
     }
 
     /// R-21, I6: a typed error or a documented loss, and never half an effect.
@@ -641,8 +695,7 @@ mod rights {
             let url = format!("redis://{user}@127.0.0.1:{}/", server.port());
             let error = within(Client::connect(&url)).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Refused(Refusal::Denied), "{error}");
-            let builder = Client::builder(&url).unwrap().patience(Duration::from_millis(300));
-            let client = within(builder.connect_lazy()).await.unwrap();
+            let client = within(impatient(&url).connect_lazy()).await.unwrap();
             let error = lock(&client.lock("lk:a")).await.unwrap_err();
             assert!(error.is_unavailable(), "{error:?}");
         }
@@ -963,8 +1016,7 @@ mod passwords {
                 let url = format!("redis://{user}:{PASSWORD}@127.0.0.1:{port}/");
                 let error = within(Client::connect(&url)).await.unwrap_err();
                 assert_hidden(chain(&error));
-                let builder = Client::builder(&url).unwrap().patience(Duration::from_millis(50));
-                let client = within(builder.connect_lazy()).await.unwrap();
+                let client = within(impatient(&url).connect_lazy()).await.unwrap();
                 assert_debug_hides(&client);
                 let name = crate::support::unique("secret");
                 let error = lock(&client.lock(name)).await.unwrap_err();

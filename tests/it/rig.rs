@@ -52,21 +52,29 @@ impl Rig {
 
     /// In front of a server of one's own.
     pub async fn before(server: RedisServer, settings: impl FnOnce(Builder) -> Builder) -> Self {
-        Self::with_rights(server, "+@all", settings).await
+        Self::at(server, "redis://", settings).await
     }
 
-    /// The client logs in as a user with these rights, as `ACL SETUSER` takes them.
+    /// The client logs in as a user with these rights, as `ACL SETUSER` takes them. A server that is
+    /// restarted forgets that user.
     pub async fn with_rights(
         server: RedisServer,
         rights: &str,
         settings: impl FnOnce(Builder) -> Builder,
     ) -> Self {
-        let raw = server.raw();
         let user = ["ACL", "SETUSER", "worker", "on", ">pw", "~*", "&*", "+@all"];
         let user: Vec<_> = user.into_iter().chain(rights.split(' ')).collect();
-        raw.cmd(&user).ok();
-        let proxy = Proxy::start(server.port());
-        let url = proxy.url().replace("redis://", "redis://worker:pw@");
+        server.raw().cmd(&user).ok();
+        Self::at(server, "redis://worker:pw@", settings).await
+    }
+
+    async fn at(
+        server: RedisServer,
+        login: &str,
+        settings: impl FnOnce(Builder) -> Builder,
+    ) -> Self {
+        let (proxy, raw) = (Proxy::start(server.port()), server.raw());
+        let url = proxy.url().replace("redis://", login);
         let builder = Client::builder(url).expect("a URL");
         let client = soon(settings(builder).connect()).await.expect("the server is up");
         // Else the first reply of each would be NOSCRIPT, and no fault would hit a call that ran.

@@ -25,6 +25,9 @@ const LEASE: Duration = Duration::from_secs(30);
 const LEASE_MS: i64 = 30_000;
 const THREAD: i64 = 17;
 
+/// How long a busy machine may take from one line of a test to the next.
+const STALL_MS: i64 = 5_000;
+
 /// Names as users have them, and the channel that belongs to each.
 const NAMES: [(&str, &str); 7] = [
     ("job", "redisson_lock__channel:{job}"),
@@ -64,7 +67,7 @@ fn assert_only(raw: &Raw, name: &str, holder: &str, count: u32, lease_ms: i64) {
     let fields = raw.cmd(&["HGETALL", name]).map();
     assert_eq!(fields, BTreeMap::from([(holder.to_owned(), count.to_string())]));
     let ttl = pttl(raw, name);
-    assert!(ttl > lease_ms - 1_000 && ttl <= lease_ms, "{name}: {ttl} of {lease_ms}");
+    assert!(ttl > lease_ms - STALL_MS && ttl <= lease_ms, "{name}: {ttl} of {lease_ms}");
 }
 
 /// What was published on a channel since it was subscribed to, up to now.

@@ -10,7 +10,7 @@ use crate::server::reply::{Answer, CallError};
 use parking_lot::Mutex;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 pub(super) type CallFuture = Pin<Box<dyn Future<Output = CallResult> + Send>>;
@@ -20,7 +20,13 @@ pub(super) type CallFuture = Pin<Box<dyn Future<Output = CallResult> + Send>>;
 pub(crate) struct Flight {
     pub(super) kind: FlightKind,
     pub(super) sent: Moment,
-    pub(super) call: Mutex<Option<CallFuture>>,
+    slot: Mutex<FlightSlot>,
+}
+
+struct FlightSlot {
+    call: Option<CallFuture>,
+    /// Of the caller that drives it.
+    waker: Option<Waker>,
 }
 
 pub(super) enum FlightKind {
@@ -35,21 +41,34 @@ pub(super) enum FlightKind {
 }
 
 impl Flight {
+    pub(super) fn new(kind: FlightKind, sent: Moment, call: CallFuture) -> Arc<Self> {
+        let slot = Mutex::new(FlightSlot { call: Some(call), waker: None });
+        Arc::new(Self { kind, sent, slot })
+    }
+
     pub(crate) fn sent(&self) -> Moment {
         self.sent
     }
 
     /// Takes the call to drive it; `None` if somebody else does.
     pub(crate) fn take(&self) -> Option<CallFuture> {
-        self.call.lock().take()
+        let mut slot = self.slot.lock();
+        let call = slot.call.take()?;
+        // The caller does not hear of the reply any more, and needs a timer of its own.
+        if let Some(waker) = slot.waker.take() {
+            waker.wake();
+        }
+        Some(call)
     }
 
     /// Drives the call a step; `None` if somebody else has it, or it is through.
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Option<Poll<CallResult>> {
-        let mut call = self.call.lock();
-        let polled = call.as_mut()?.as_mut().poll(cx);
+        let mut slot = self.slot.lock();
+        let polled = slot.call.as_mut()?.as_mut().poll(cx);
         if polled.is_ready() {
-            *call = None;
+            slot.call = None;
+        } else {
+            slot.waker = Some(cx.waker().clone());
         }
         Some(polled)
     }

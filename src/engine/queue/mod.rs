@@ -351,7 +351,7 @@ impl State {
     }
 
     fn launch(&mut self, kind: FlightKind, sent: Moment, call: CallFuture) -> Arc<Flight> {
-        let flight = Arc::new(Flight { kind, sent, call: Mutex::new(Some(call)) });
+        let flight = Flight::new(kind, sent, call);
         self.flight = Some(flight.clone());
         flight
     }
