@@ -1,14 +1,9 @@
 //! All tests against real servers, in one program: it links once, and its tests run side by side.
 
-<<<<<<< HEAD
-mod cancellation;
-mod exclusion;
-mod hand_over;
-=======
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../support/self_test.rs"]
-mod self_test;
+mod support_itself;
 
 mod api;
 mod cancellation;

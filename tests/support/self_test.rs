@@ -84,7 +84,7 @@ mod servers {
     #[test]
     fn a_killed_owner_takes_its_server_with_it() {
         let mut owner = Command::new(env::current_exe().expect("a test program"))
-            .args(["an_owner_that_is_killed", "--ignored", "--nocapture"])
+            .args(["an_owner_that_is_killed", "--nocapture"])
             .env("LEASEHOLD_TEST_OWNER", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -105,8 +105,8 @@ mod servers {
         until("the server is gone", || is_gone(port, pid, &dir));
     }
 
+    /// The other process of the test above; by itself it does nothing.
     #[test]
-    #[ignore = "the other process of a_killed_owner_takes_its_server_with_it"]
     fn an_owner_that_is_killed() {
         if env::var_os("LEASEHOLD_TEST_OWNER").is_some() {
             let server = RedisServer::start();
