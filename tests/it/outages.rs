@@ -357,8 +357,10 @@ mod silence {
         let other = rig.bystander().await;
         let guard = soon(other.lock("job").lease(10 * LONG).lock()).await.expect("it is free");
         let waiting = tokio::spawn(rig.client.lock("job").lock());
-        listens(&rig, "job").await;
         rig.proxy.eat_messages(true);
+        // Behind the try that follows the subscription; from here on only a message would tell.
+        rig.proxy.wait_for(acquiring("job"), 2).await;
+        assert!(soon(rig.client.lock("job").is_locked()).await.expect("the server is up"));
         soon(guard.unlock()).await.expect("it is held");
         eventually("the message is lost", async || rig.proxy.messages_eaten() > 0).await;
         assert!(!waiting.is_finished());

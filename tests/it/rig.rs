@@ -94,8 +94,11 @@ impl Rig {
         self.raw.cmd(&["HGETALL", name]).ok().map()
     }
 
-    /// Closes the client, waits until nothing it has sent can still run, and looks what is left.
+    /// Waits until everything is given back. Then closes the client, waits until nothing it has
+    /// sent can still run, and looks whether that is still so.
     pub async fn assert_nothing_left(&self) {
+        let empty = async || self.raw.cmd(&["DBSIZE"]).int() == 0;
+        eventually("everything is given back", empty).await;
         soon(self.client.close()).await;
         let gone = async || self.proxy.upstream_connections() == 0;
         eventually("no connection of the closed client stands", gone).await;

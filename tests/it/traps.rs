@@ -394,7 +394,13 @@ mod endings {
         drop(connecting);
         rig.proxy.half_open(false);
         rig.proxy.wait_connections(0).await;
-        assert_eq!(rig.proxy.count(named("HELLO")), rig.proxy.accepted(), "and tries no more");
+        // Nor does it come back, as whoever is still there would by now.
+        let tried = rig.proxy.accepted();
+        let client = soon(Client::connect(rig.proxy.url())).await.expect("the server is up");
+        let guard = soon(client.lock("job").lock()).await.expect("it is free");
+        soon(guard.unlock()).await.expect("it is held");
+        assert_eq!(rig.proxy.accepted(), tried + 1);
+        soon(client.close()).await;
     }
 
     /// Trap: a client whose runtime has ended hangs, or says that it is connected. R-39.
