@@ -149,6 +149,7 @@ async fn a_lock_of_a_killed_process_is_free_when_its_lease_ends() {
     let early = Duration::from_millis(left.saturating_sub(2));
     assert!(seen.elapsed() >= early, "it was given away under the lease of the dead");
     let guard = waiting.await.expect("no panic").expect("it is free");
+    assert_every_key_has_ttl(&raw);
     guard.unlock().await.expect("it is held");
     assert_no_keys(&raw);
 }
@@ -165,6 +166,7 @@ async fn hold_until_killed(url: &str, name: &str) {
 async fn wait_until_renewed(raw: &Raw, name: &str) {
     let mut least = i64::MAX;
     let renewed = async || {
+        assert_every_key_has_ttl(raw);
         let left = raw.cmd(&["PTTL", name]).int();
         let renewed = left > least.saturating_add(100);
         if left > 0 {
