@@ -104,7 +104,8 @@ mod resends {
         for n in 0..6 {
             let lock = rig.client.lock(format!("job-{}", n % 3)).lease(LONG);
             let mut asking = Box::pin(lock.lock());
-            poll_fn(|cx| Poll::Ready(assert!(asking.as_mut().poll(cx).is_pending()))).await;
+            let polled = poll_fn(|cx| Poll::Ready(asking.as_mut().poll(cx).is_pending()));
+            assert!(polled.await, "nobody is there");
         }
         rig.proxy.refuse(false);
         let guard = soon(rig.client.lock("job-0").lock()).await.expect("it is free");
