@@ -16,12 +16,13 @@ use crate::engine::queue::{Name, WokenBy};
 use crate::engine::recipe::Recipe;
 use crate::engine::renewal::Renewal;
 use crate::engine::wakeups::Wakeups;
-use crate::error::{Error, LostReason};
+use crate::error::{Error, LostReason, Refusal, refusal};
 use crate::lease::Moment;
 use crate::server::Text;
 use crate::server::address::Address;
 use crate::server::batch::Batch;
 use crate::server::connection::{Connection, Contact};
+use crate::server::reply::CallError;
 use dashmap::DashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -133,7 +134,17 @@ impl Engine {
         let connection = self.batch.connection();
         connection.settled().await;
         let reply = connection.command("PUBSUB", 0, vec!["SHARDNUMSUB".into()]).await;
-        let known = !matches!(&reply, Err(crate::server::reply::CallError::Refused(_)));
+        let refused = match &reply {
+            Err(CallError::Refused(text)) => Some(text.as_str()),
+            _ => None,
+        };
+        if refused.is_some_and(|text| refusal(text) == Refusal::Denied) {
+            tracing::warn!(
+                "may not ask for PUBSUB SHARDNUMSUB: takes the cluster for one without sharded \
+                 channels, and hears nothing from clients that use them; set the publish mode"
+            );
+        }
+        let known = refused.is_none();
         let _ = self.wiring.sharded.set(known);
         tracing::debug!(sharded = known, "probed the cluster for sharded channels");
     }
