@@ -318,8 +318,9 @@ async fn unsubscribe(wakeups: &Wakeups, connection: &Connection, channels: Vec<T
     }
     for channels in channels.chunks(CHANNELS_AT_ONCE) {
         let names = channels.iter().map(|channel| channel.to_string()).collect();
-        // A failure means a broken connection, which drops the subscriptions by itself.
-        let _ = connection.unsubscribe(names).await;
+        // A failure means a broken connection, which drops the subscriptions by itself. A refusal
+        // meets the barrier, or it would be taken for that of the next waiter's channel.
+        let _ = tokio::join!(connection.unsubscribe(names), connection.barrier());
     }
 }
 

@@ -10,7 +10,7 @@ use crate::engine::queue::waiter::{Grant, Outcome, Tickets, Waiter, finish_all};
 use crate::engine::queue::{Echo, Name, State};
 use crate::error::{Error, LostReason};
 use crate::lease::{Lease, Moment};
-use crate::server::batch::CallResult;
+use crate::server::batch::{Call, CallResult};
 use crate::server::reply::{Answer, CallError};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -20,6 +20,23 @@ use std::time::Duration;
 /// How long our head lets others go first after a release.
 const SHORTEST_STAND_BACK: Duration = Duration::from_micros(200);
 const LONGEST_STAND_BACK: Duration = Duration::from_millis(5);
+
+/// A call to be driven; one that follows a call without an answer waits until that one has run or
+/// never will.
+fn prepare(engine: &Engine, call: Call, in_doubt: bool) -> CallFuture {
+    let batch = engine.batch.clone();
+    if !in_doubt {
+        return Box::pin(async move { batch.call(call).await });
+    }
+    let timeout = engine.settings().command_timeout;
+    Box::pin(async move {
+        let settled = batch.connection().settled();
+        if tokio::time::timeout(timeout, settled).await.is_err() {
+            return Err(CallError::NotSent("the connection is down".to_owned()));
+        }
+        batch.call(call).await
+    })
+}
 
 impl State {
     /// Learns from the try after a stand-back: longer if nobody came, shorter if somebody did.
@@ -56,20 +73,7 @@ impl Name {
         // Watched before it is sent, so that no grant is ever without its timer.
         let look = engine.settings().uncollected.min(length / 6);
         engine.renewal.watch(engine, &hold, sent.saturating_add(look));
-        let batch = engine.batch.clone();
-        let call: CallFuture = if resent {
-            let timeout = engine.settings().command_timeout;
-            Box::pin(async move {
-                // The first send may linger in a broken connection; let that be fenced first.
-                let settled = batch.connection().settled();
-                if tokio::time::timeout(timeout, settled).await.is_err() {
-                    return Err(CallError::NotSent("the connection is down".to_owned()));
-                }
-                batch.call(call).await
-            })
-        } else {
-            Box::pin(async move { batch.call(call).await })
-        };
+        let call = prepare(engine, call, resent);
         state.launch(FlightKind::Fresh { hold, waiter }, sent, call)
     }
 
@@ -81,19 +85,18 @@ impl Name {
         waiter: &Arc<Waiter>,
     ) -> Arc<Flight> {
         let held = state.hold.as_ref().expect("only a hold that stands is entered");
-        let (hold, count) = (held.hold.clone(), held.count + 1);
+        let (hold, count, unsure) = (held.hold.clone(), held.count + 1, held.unsure);
         let length = waiter.request.length;
         let call = self.recipe.acquire(&hold.field, length, count);
         let sent = hold.asked(length);
-        let batch = engine.batch.clone();
-        let call = Box::pin(async move { batch.call(call).await });
+        let call = prepare(engine, call, unsure);
         state.launch(FlightKind::Enter { hold, waiter: waiter.clone(), count }, sent, call)
     }
 
     /// Brings the server's count down to that of the entries; gives the hold back at none.
     pub(super) fn lower(self: &Arc<Self>, engine: &Arc<Engine>, state: &mut State) -> Arc<Flight> {
         let held = state.hold.as_mut().expect("only a hold that stands is lowered");
-        let hold = held.hold.clone();
+        let (hold, unsure) = (held.hold.clone(), held.unsure);
         let count = held.entries.len() as u32;
         let tickets = Mutex::new(std::mem::take(&mut held.tickets));
         let call = self.recipe.release(&hold.field, count, engine.publish());
@@ -105,8 +108,7 @@ impl Name {
         } else {
             FlightKind::Lower { hold, count, tickets }
         };
-        let batch = engine.batch.clone();
-        let call = Box::pin(async move { batch.call(call).await });
+        let call = prepare(engine, call, unsure);
         state.launch(kind, Moment::now(), call)
     }
 
