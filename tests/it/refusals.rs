@@ -6,7 +6,8 @@ use leasehold::{Builder, Client, ErrorKind, Lock, LockGuard, LostReason, Refusal
 
 use crate::support::{
     assert_every_key_has_ttl, assert_no_keys, blocking, eventually,
-    proxy::{Proxy, named},
+    proxy::{Proxy, both, mentioning, named},
+    redisson::Redisson,
     server::{ClusterSetup, Raw, RedisServer, until},
     subscriptions,
 };
@@ -620,17 +621,19 @@ mod rights {
                 let guard = lock(&client.lock(name)).await.unwrap();
                 let theirs = other.lock(name);
                 let waiter = tokio::spawn(async move { theirs.lock_with(LEASE).await });
-                proxy.wait_for(named("PING"), 1).await;
-                eventually("the waiter listens", async || {
-                    let channel = format!("redisson_lock__channel:{{{name}}}");
-                    raw.cmd(&["PUBSUB", "NUMSUB", &channel]).items()[1].int() == 1
-                })
-                .await;
+                // The server still has the channels of the round before: it must be asked anew.
+                let channel = Redisson::channel(name);
+                let asked = both(named("SUBSCRIBE"), mentioning(&channel));
+                proxy.wait_for(asked, round).await;
                 within(guard.unlock()).await.unwrap();
                 let guard = within(waiter).await.unwrap().unwrap();
                 within(guard.detach().unlock()).await.unwrap();
             }
-            proxy.wait_for(named("UNSUBSCRIBE"), round).await;
+            for name in ["lk:a", "lk:b"] {
+                let channel = Redisson::channel(name);
+                let ended = both(named("UNSUBSCRIBE"), mentioning(&channel));
+                proxy.wait_for(ended, round).await;
+            }
         }
     }
 
@@ -910,7 +913,7 @@ mod names {
             assert_eq!(seen, Some(guard.holder()), "{name:?}");
             let waiter = tokio::spawn(theirs.lock_with(LEASE));
             eventually("the waiter listens", async || {
-                let channel = crate::support::redisson::Redisson::channel(name);
+                let channel = Redisson::channel(name);
                 raw.cmd(&["PUBSUB", "NUMSUB", &channel]).items()[1].int() == 1
             })
             .await;
