@@ -1,0 +1,70 @@
+//! In a cluster, both sides choose the same kind of channel.
+
+use leasehold::{Client, PublishMode};
+
+use crate::{
+    pair::{LEASE, LEASE_MS, assert_woken_before, lease_end, locks, soon},
+    peer::{Java, Jvm, Settings, at_least},
+    support::{
+        eventually,
+        redisson::Redisson,
+        server::{ClusterSetup, Raw},
+    },
+};
+
+/// Since 3.22, Redisson uses sharded channels where the server has them, and so do we by default.
+#[tokio::test]
+async fn unlocks_wake_the_other_side_in_a_cluster() {
+    let cluster = ClusterSetup::start();
+    let sharded = at_least(3, 22);
+    let settings = Settings { kind: "cluster", ..Settings::default() };
+    let java = Java::open(Jvm::shared(), cluster.nodes[0].port(), settings).await;
+    let builder = Client::builder(cluster.url()).unwrap();
+    let builder = if sharded { builder } else { builder.publish(PublishMode::Plain) };
+    let client = soon(builder.connect()).await.unwrap();
+
+    let mut nodes = std::collections::BTreeSet::new();
+    for name in ["a", "b", "c", "d", "{a}:1", "x{b}", "ü"] {
+        let lock = client.lock(name);
+        let node = cluster.node_of(name);
+        nodes.insert(node.port());
+        let raw = node.raw();
+        let all: Vec<_> = cluster.nodes.iter().map(|node| node.raw()).collect();
+
+        let guard = soon(lock.lock_with(LEASE)).await.unwrap();
+        assert!(!java.try_lock(name, 1, 0, 1_000).await, "{name}");
+        let waiting = tokio::spawn(java.locking(name, 1, LEASE_MS));
+        wait_for_listener(&all, name, sharded).await;
+        let end = lease_end(&raw, name);
+        soon(guard.unlock()).await.unwrap();
+        soon(waiting).await.unwrap().unwrap();
+        assert_woken_before(end);
+        eventually("Java is through with its channel", async || !listens(&all, name, sharded))
+            .await;
+
+        assert!(soon(lock.try_lock_now()).await.unwrap().is_none());
+        let waiting = tokio::spawn(lock.lock_with(LEASE));
+        wait_for_listener(&all, name, sharded).await;
+        java.unlock(name, 1).await.unwrap();
+        let guard = soon(waiting).await.unwrap().unwrap();
+        assert_woken_before(end);
+        soon(guard.unlock()).await.unwrap();
+    }
+    assert_eq!(nodes.len(), 3, "the names are on all nodes");
+    java.close().await;
+    for node in &cluster.nodes {
+        assert_eq!(locks(&node.raw()), [""; 0]);
+    }
+}
+
+/// Waits until somebody listens on the right kind of channel.
+async fn wait_for_listener(nodes: &[Raw], name: &str, sharded: bool) {
+    eventually("somebody listens", async || listens(nodes, name, sharded)).await;
+    assert!(!listens(nodes, name, !sharded), "it listens on the wrong kind of channel");
+}
+
+fn listens(nodes: &[Raw], name: &str, sharded: bool) -> bool {
+    let ask = if sharded { "SHARDNUMSUB" } else { "NUMSUB" };
+    let channel = Redisson::channel(name);
+    nodes.iter().any(|raw| raw.cmd(&["PUBSUB", ask, &channel]).ok().items()[1].int() > 0)
+}

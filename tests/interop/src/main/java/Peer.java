@@ -1,0 +1,294 @@
+import java.io.BufferedReader;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
+import java.net.URLDecoder;
+import java.net.URLEncoder;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
+import org.redisson.Redisson;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.client.codec.StringCodec;
+import org.redisson.config.ClusterServersConfig;
+import org.redisson.config.Config;
+import org.redisson.config.SingleServerConfig;
+
+/**
+ * Does with Redisson what it is told, line by line, until standard input ends.
+ *
+ * <p>A line is a number, a verb and its arguments, each percent-encoded; the answer repeats the
+ * number: {@code 7 ok true}, or {@code 7 err IllegalMonitorStateException the+text}. Answers come
+ * when they are ready, in any order. A lock belongs to a thread, so each logical thread of a client
+ * is a Java thread of its own, with its own queue of commands.
+ *
+ * <p>{@code contend} also tells each of its holds: {@code * name thread asked from to}, by the clock
+ * of {@link System#nanoTime}, which on Linux is CLOCK_MONOTONIC.
+ */
+public final class Peer {
+    private static final PrintStream OUT =
+            new PrintStream(new FileOutputStream(FileDescriptor.out), false, StandardCharsets.UTF_8);
+
+    private static final Map<String, RedissonClient> CLIENTS = new ConcurrentHashMap<>();
+    private static final Map<String, ExecutorService> THREADS = new ConcurrentHashMap<>();
+
+    /** For what belongs to no thread. */
+    private static final ExecutorService POOL = Executors.newCachedThreadPool(Peer::daemon);
+
+    public static void main(String[] args) throws Exception {
+        var in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            var words = new ArrayList<String>();
+            for (String word : line.split(" ", -1)) {
+                words.add(URLDecoder.decode(word, StandardCharsets.UTF_8));
+            }
+            String number = words.remove(0);
+            String verb = words.remove(0);
+            place(verb, words).submit(() -> answer(number, verb, words));
+        }
+        // Whoever gave the orders is gone. Locks that are held end as those of a killed process.
+        Runtime.getRuntime().halt(0);
+    }
+
+    private static void answer(String number, String verb, List<String> args) {
+        String answer;
+        try {
+            answer = "ok " + encode(String.valueOf(run(verb, args)));
+        } catch (Throwable error) {
+            String text = String.valueOf(error.getMessage());
+            answer = "err " + error.getClass().getSimpleName() + " " + encode(text);
+        }
+        say(number + " " + answer);
+    }
+
+    /** Where a command runs: in its logical thread, or where nobody waits for anybody. */
+    private static ExecutorService place(String verb, List<String> args) {
+        return switch (verb) {
+            case "lock", "trylock", "unlock", "count", "thread" -> {
+                String thread = args.get(0) + " " + args.get(1);
+                yield THREADS.computeIfAbsent(
+                        thread, key -> Executors.newSingleThreadExecutor(Peer::daemon));
+            }
+            default -> POOL;
+        };
+    }
+
+    private static Object run(String verb, List<String> args) throws Exception {
+        return switch (verb) {
+            case "nano" -> System.nanoTime();
+            case "jar" -> Redisson.class.getProtectionDomain().getCodeSource().getLocation();
+            // CLIENT KIND URL WATCHDOG_MS PREFIX
+            case "open" -> {
+                var client = Redisson.create(config(args));
+                CLIENTS.put(args.get(0), client);
+                yield client.getId();
+            }
+            case "close" -> {
+                client(args).shutdown(0, 5, TimeUnit.SECONDS);
+                yield "closed";
+            }
+            // CLIENT THREAD
+            case "thread" -> Thread.currentThread().getId();
+            // CLIENT THREAD NAME ...
+            case "lock" -> {
+                long lease = Long.parseLong(args.get(3));
+                if (lease > 0) {
+                    lock(args).lock(lease, TimeUnit.MILLISECONDS);
+                } else {
+                    lock(args).lock();
+                }
+                yield "locked";
+            }
+            case "trylock" -> {
+                long wait = Long.parseLong(args.get(3));
+                long lease = Long.parseLong(args.get(4));
+                yield lock(args).tryLock(wait, lease, TimeUnit.MILLISECONDS);
+            }
+            case "unlock" -> {
+                lock(args).unlock();
+                yield "unlocked";
+            }
+            case "count" -> lock(args).getHoldCount();
+            // CLIENT - NAME
+            case "force" -> lock(args).forceUnlock();
+            case "islocked" -> lock(args).isLocked();
+            case "ttl" -> lock(args).remainTimeToLive();
+            // CLIENT NAMES THREADS MILLISECONDS
+            case "contend" -> contend(
+                    client(args),
+                    args.get(1).split(","),
+                    Integer.parseInt(args.get(2)),
+                    TimeUnit.MILLISECONDS.toNanos(Long.parseLong(args.get(3))));
+            default -> throw new IllegalArgumentException("no such verb: " + verb);
+        };
+    }
+
+    private static RedissonClient client(List<String> args) {
+        return CLIENTS.get(args.get(0));
+    }
+
+    private static RLock lock(List<String> args) {
+        return client(args).getLock(args.get(2));
+    }
+
+    private static Config config(List<String> args) throws ReflectiveOperationException {
+        var config = new Config();
+        // The codec is of no use for locks, and the default one of old versions needs an old JDK.
+        config.setCodec(StringCodec.INSTANCE);
+        config.setThreads(8);
+        config.setNettyThreads(4);
+        config.setLockWatchdogTimeout(Long.parseLong(args.get(3)));
+        Object server;
+        if (args.get(1).equals("cluster")) {
+            ClusterServersConfig cluster = config.useClusterServers();
+            cluster.addNodeAddress(args.get(2));
+            cluster.setMasterConnectionMinimumIdleSize(2);
+            cluster.setMasterConnectionPoolSize(24);
+            server = cluster;
+        } else {
+            SingleServerConfig single = config.useSingleServer();
+            single.setAddress(args.get(2));
+            single.setConnectionMinimumIdleSize(2);
+            single.setConnectionPoolSize(24);
+            server = single;
+        }
+        String prefix = args.get(4);
+        if (!prefix.isEmpty()) {
+            mapNames(config, server, prefix);
+        }
+        return config;
+    }
+
+    /** The mapper's interface is younger than 3.11, and its setter has moved in 4. */
+    private static void mapNames(Config config, Object server, String prefix)
+            throws ReflectiveOperationException {
+        Class<?> type = nameMapper();
+        Object mapper = Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type},
+                (self, method, args) -> switch (method.getName()) {
+                    case "map" -> prefix + args[0];
+                    case "unmap" -> ((String) args[0]).substring(prefix.length());
+                    case "hashCode" -> System.identityHashCode(self);
+                    case "equals" -> self == args[0];
+                    default -> prefix;
+                });
+        for (Object target : new Object[] {config, server}) {
+            for (Method method : target.getClass().getMethods()) {
+                if (method.getName().equals("setNameMapper")) {
+                    method.invoke(target, mapper);
+                    return;
+                }
+            }
+        }
+        throw new NoSuchMethodException("setNameMapper");
+    }
+
+    private static Class<?> nameMapper() throws ClassNotFoundException {
+        try {
+            return Class.forName("org.redisson.config.NameMapper");
+        } catch (ClassNotFoundException older) {
+            return Class.forName("org.redisson.api.NameMapper");
+        }
+    }
+
+    /** Locks, works for a moment and unlocks, in many threads, on names taken by chance. */
+    private static int contend(RedissonClient client, String[] names, int threads, long nanos)
+            throws Exception {
+        long end = System.nanoTime() + nanos;
+        var work = new ArrayList<Future<Integer>>();
+        for (int i = 0; i < threads; i++) {
+            int thread = i;
+            Callable<Integer> loop = () -> {
+                var random = new Random();
+                int holds = 0;
+                long nextLapse = System.nanoTime() + random.nextInt(2_000_000_000);
+                while (System.nanoTime() < end) {
+                    String name = names[random.nextInt(names.length)];
+                    // One thread of each process forgets to unlock now and then.
+                    if (thread == 0 && System.nanoTime() > nextLapse) {
+                        holds += lapse(client.getLock(name), name);
+                        nextLapse = System.nanoTime() + 4_000_000_000L;
+                    } else {
+                        holds += turn(client.getLock(name), name, thread, random.nextInt(10));
+                    }
+                }
+                return holds;
+            };
+            work.add(POOL.submit(loop));
+        }
+        int holds = 0;
+        for (Future<Integer> one : work) {
+            holds += one.get();
+        }
+        return holds;
+    }
+
+    private static int turn(RLock lock, String name, int thread, int kind)
+            throws InterruptedException {
+        long asked = System.nanoTime();
+        switch (kind) {
+            case 0 -> {
+                if (!lock.tryLock(20, 3_000, TimeUnit.MILLISECONDS)) {
+                    return 0;
+                }
+            }
+            case 1, 2 -> lock.lock(3, TimeUnit.SECONDS);
+            default -> lock.lock();
+        }
+        long from = System.nanoTime();
+        LockSupport.parkNanos(1_000_000);
+        if (kind == 9) {
+            lock.lock();
+            lock.unlock();
+        }
+        // A thread that stood still for long may have outlived its lease; it proves nothing then.
+        long to = Math.min(System.nanoTime(), from + 1_000_000_000);
+        tell(name, thread, asked, from, to);
+        lock.unlock();
+        return 1;
+    }
+
+    private static int lapse(RLock lock, String name) throws InterruptedException {
+        long asked = System.nanoTime();
+        lock.lock(200, TimeUnit.MILLISECONDS);
+        long from = System.nanoTime();
+        tell(name, 0, asked, from, from);
+        while (lock.isHeldByCurrentThread()) {
+            Thread.sleep(10);
+        }
+        return 1;
+    }
+
+    private static void tell(String name, int thread, long asked, long from, long to) {
+        say("* " + encode(name) + " " + thread + " " + asked + " " + from + " " + to);
+    }
+
+    private static void say(String line) {
+        synchronized (OUT) {
+            OUT.println(line);
+            OUT.flush();
+        }
+    }
+
+    private static String encode(String text) {
+        return URLEncoder.encode(text, StandardCharsets.UTF_8);
+    }
+
+    private static Thread daemon(Runnable work) {
+        var thread = new Thread(work);
+        thread.setDaemon(true);
+        return thread;
+    }
+}
