@@ -4,7 +4,12 @@
 //! lock must ask: may a command have run (see [`CallError`]), and may a command of a connection
 //! that broke still run later? A broken connection can leave commands in the server's socket
 //! buffer, to be executed after ones of the new connection. So after every reconnect the old
-//! connection is killed by its id first; [`Connection::settled`] waits for that.
+//! connection is killed by its id first ([`fence`]); [`Connection::settled`] waits for that.
+
+mod contact;
+mod fence;
+
+pub(crate) use contact::Contact;
 
 use crate::config::Settings;
 use crate::error::Error;
@@ -15,56 +20,12 @@ use crate::server::reply::{CallError, text};
 use crate::server::script::Script;
 use fred::error::ErrorKind;
 use fred::prelude::*;
-use fred::types::config::{Options, Server};
-use fred::types::{ClusterHash, ClusterStateChange, ConnectHandle, CustomCommand, Message};
-use std::collections::HashMap;
+use fred::types::config::Options;
+use fred::types::{ClusterHash, ConnectHandle, CustomCommand, Message};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{broadcast, watch};
-
-/// When the server was last heard of, over all connections of a client.
-#[derive(Debug)]
-pub(crate) struct Contact {
-    last: AtomicU64,
-    failing: AtomicBool,
-    /// Counts outages and recoveries; waiters look up when it changes.
-    changes: watch::Sender<u64>,
-}
-
-impl Contact {
-    pub(crate) fn new() -> Self {
-        Self {
-            last: AtomicU64::new(Moment::now().raw()),
-            failing: AtomicBool::new(false),
-            changes: watch::Sender::new(0),
-        }
-    }
-
-    fn heard(&self) {
-        self.last.store(Moment::now().raw(), Ordering::Relaxed);
-        if self.failing.load(Ordering::Relaxed) && self.failing.swap(false, Ordering::Relaxed) {
-            self.changes.send_modify(|n| *n += 1);
-        }
-    }
-
-    fn failed(&self) {
-        if !self.failing.swap(true, Ordering::Relaxed) {
-            self.changes.send_modify(|n| *n += 1);
-        }
-    }
-
-    /// Since when nothing was heard, if something failed since.
-    pub(crate) fn silent_since(&self) -> Option<Moment> {
-        let failing = self.failing.load(Ordering::Relaxed);
-        failing.then(|| Moment::from_raw(self.last.load(Ordering::Relaxed)))
-    }
-
-    /// A receiver that changes with every outage and recovery.
-    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
-    }
-}
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,25 +39,6 @@ struct Phase {
     /// How many of those were before the last sign that nothing sent earlier can still run.
     cleared: u64,
     closed: bool,
-}
-
-/// Where one of our sockets stands at the server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Peer {
-    id: String,
-    /// Our address as the server sees it; with it, an id of another server process kills nobody.
-    addr: String,
-}
-
-impl Peer {
-    /// Reads the reply of CLIENT INFO.
-    fn read(info: &str) -> Option<Self> {
-        let value = |key: &str| {
-            let mut pairs = info.split_whitespace().filter_map(|pair| pair.split_once('='));
-            pairs.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
-        };
-        Some(Self { id: value("id")?, addr: value("addr")? })
-    }
 }
 
 pub(crate) struct Connection {
@@ -150,7 +92,7 @@ impl Connection {
         let reconnects = connection.client.reconnect_rx();
         let errors = connection.client.error_rx();
         let changes = connection.client.cluster_change_rx();
-        tokio::spawn(watch_over(connection.clone(), reconnects, changes, errors));
+        tokio::spawn(fence::watch_over(connection.clone(), reconnects, changes, errors));
         let mut opening = Opening(Some(connection.clone()));
         if lazy {
             *connection.router.lock() = Some(connection.client.connect());
@@ -387,160 +329,6 @@ impl Connection {
             }
         }
     }
-
-    /// Takes note of a new connection, or of a change of the cluster's nodes.
-    async fn renewed(&self, peers: &mut Peers) {
-        let mut epoch = 0;
-        self.phase.send_modify(|phase| {
-            phase.epoch += 1;
-            epoch = phase.epoch;
-        });
-        if epoch > 1 {
-            tracing::info!(role = self.role, epoch, "connected again");
-        }
-        self.fence(peers).await;
-        // A connection that broke again meanwhile is fenced by its own, later event.
-        self.phase.send_modify(|phase| phase.fenced = phase.fenced.max(epoch));
-    }
-
-    /// Takes note of connections that broke before their id was known: those cannot be killed.
-    fn missed(&self, connections: usize) {
-        if connections > 0 {
-            self.can_kill.store(false, Ordering::Relaxed);
-        }
-    }
-
-    /// Finds out whether calls that got no answer can still run, and sees that they cannot.
-    async fn clear_doubts(&self, peers: &mut Peers, reconnects: &mut broadcast::Receiver<Server>) {
-        let timeout = self.options.timeout.unwrap_or_default();
-        let overdue = self.overdue.load(Ordering::Relaxed);
-        if overdue != 0 && self.heard.load(Ordering::Relaxed) < overdue {
-            // Silent since: as long as nothing more is written, fred is about to give it up.
-            if tokio::time::timeout(timeout / 2, reconnects.recv()).await.is_ok() {
-                return self.renewed(peers).await;
-            }
-        }
-        match self.fence(peers).await {
-            Fence::Stands => {}
-            Fence::OutOfStep if self.client.is_connected() => {
-                tracing::warn!(
-                    role = self.role,
-                    "replies are missing; the connection is made anew"
-                );
-                // What is in flight was sent before, and has timed out: nothing is sent twice.
-                let mut closed = self.phase.subscribe();
-                tokio::select! {
-                    _ = self.client.force_reconnection() => {}
-                    () = closed_for_good(&mut closed) => {}
-                }
-            }
-            Fence::OutOfStep | Fence::Failed => tokio::time::sleep(Duration::from_millis(20)).await,
-        }
-    }
-
-    /// Kills what is left of earlier connections. Then nothing that got no answer before can run:
-    /// either its connection is dead, or the answer to CLIENT INFO came behind it.
-    async fn fence(&self, peers: &mut Peers) -> Fence {
-        let doubts = self.phase.borrow().doubts;
-        let servers = self.servers();
-        let mut fence = if servers.is_empty() { Fence::Failed } else { Fence::Stands };
-        for server in servers {
-            let peer = match self.on(&server, "INFO", &[]).await {
-                Ok(info) => match info.as_str() {
-                    Some(info) => Peer::read(&info),
-                    None => {
-                        // Another command's reply.
-                        fence = Fence::OutOfStep;
-                        continue;
-                    }
-                },
-                Err(error) => {
-                    tracing::debug!(role = self.role, %error, "CLIENT INFO failed");
-                    if !is_error_reply(error.details()) {
-                        let late = *error.kind() == ErrorKind::Timeout;
-                        fence = if late { Fence::OutOfStep } else { Fence::Failed };
-                        if peers.known.contains_key(&server) {
-                            continue;
-                        }
-                    }
-                    None
-                }
-            };
-            let Some(peer) = peer else {
-                self.can_kill.store(false, Ordering::Relaxed);
-                continue;
-            };
-            if let Some(before) = peers.known.insert(server.clone(), peer.clone()) {
-                if before != peer {
-                    peers.old.push((server, before));
-                }
-            }
-        }
-        let mut left = Vec::new();
-        for (server, peer) in peers.old.drain(..) {
-            match self.on(&server, "KILL", &["ID", &peer.id, "ADDR", &peer.addr]).await {
-                Ok(_) => {}
-                Err(error) if is_error_reply(error.details()) => {
-                    if self.can_kill.swap(false, Ordering::Relaxed) {
-                        tracing::warn!(
-                            role = self.role,
-                            %error,
-                            "old connections cannot be killed (CLIENT KILL): after an outage an \
-                             abandoned lock may stay for up to one lease"
-                        );
-                    }
-                }
-                Err(_) => left.push((server, peer)),
-            }
-        }
-        if !left.is_empty() && fence == Fence::Stands {
-            fence = Fence::Failed;
-        }
-        peers.old = left;
-        // One dead node must not hold up a whole cluster, which is never free of ghosts anyway.
-        if fence == Fence::Stands || self.cluster {
-            self.phase.send_modify(|phase| {
-                phase.cleared = phase.cleared.max(doubts);
-                if phase.cleared == phase.doubts {
-                    self.overdue.store(0, Ordering::Relaxed);
-                }
-            });
-        }
-        fence
-    }
-
-    /// The servers that we have a connection to.
-    fn servers(&self) -> Vec<Server> {
-        let servers = self.client.active_connections();
-        if !servers.is_empty() {
-            return servers;
-        }
-        // fred knows its connections by CLIENT ID, which the user may lack the right to.
-        match self.client.cached_cluster_state() {
-            Some(nodes) => nodes.unique_primary_nodes(),
-            // There is but one, and every command goes there: it needs no name.
-            None => vec![Server::new("", 0)],
-        }
-    }
-
-    /// `CLIENT <verb>` on one node.
-    async fn on(
-        &self,
-        server: &Server,
-        verb: &str,
-        args: &[&str],
-    ) -> Result<Value, fred::error::Error> {
-        // Not fail-fast: right after a reconnect fred still refuses those.
-        let options = Options {
-            timeout: self.options.timeout,
-            cluster_node: self.cluster.then(|| server.clone()),
-            ..Options::default()
-        };
-        let command = CustomCommand::new_static("CLIENT", ClusterHash::Custom(0), false);
-        let args: Vec<String> =
-            std::iter::once(verb).chain(args.iter().copied()).map(str::to_owned).collect();
-        self.client.with_options(&options).custom(command, args).await
-    }
 }
 
 /// A connection that is being opened: given up before the end, it is closed.
@@ -585,71 +373,6 @@ impl EpochReceiver {
     }
 }
 
-/// Where our sockets stand at the servers, and where earlier ones stood that are not dead yet.
-#[derive(Default)]
-struct Peers {
-    known: HashMap<Server, Peer>,
-    old: Vec<(Server, Peer)>,
-}
-
-/// What an attempt to make sure that nothing old can run has come to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fence {
-    /// Nothing can, or we may not see to it.
-    Stands,
-    /// Replies are missing, or are those of other commands.
-    OutOfStep,
-    /// The connection broke meanwhile.
-    Failed,
-}
-
-/// Follows fred's events for as long as the connection is open.
-async fn watch_over(
-    connection: Arc<Connection>,
-    mut reconnects: broadcast::Receiver<Server>,
-    mut changes: broadcast::Receiver<Vec<ClusterStateChange>>,
-    mut errors: broadcast::Receiver<(fred::error::Error, Option<Server>)>,
-) {
-    let mut closed = connection.phase.subscribe();
-    let mut doubted = connection.phase.subscribe();
-    let mut peers = Peers::default();
-    loop {
-        tokio::select! {
-            () = closed_for_good(&mut closed) => return,
-            // Lagged: some were missed, this one stands for them.
-            event = reconnects.recv() => match event {
-                Err(broadcast::error::RecvError::Closed) => return,
-                _ => {
-                    connection.renewed(&mut peers).await;
-                    connection.missed(reconnects.len());
-                }
-            },
-            event = changes.recv() => match event {
-                Err(broadcast::error::RecvError::Closed) => return,
-                _ => connection.renewed(&mut peers).await,
-            },
-            () = in_doubt(&mut doubted) => {
-                connection.clear_doubts(&mut peers, &mut reconnects).await;
-                // One may be that of the connection which was just looked at.
-                connection.missed(reconnects.len().saturating_sub(1));
-            }
-            event = errors.recv() => match event {
-                Err(broadcast::error::RecvError::Closed) => return,
-                _ => connection.contact.failed(),
-            },
-        }
-    }
-}
-
-async fn closed_for_good(phase: &mut watch::Receiver<Phase>) {
-    // An error means that the connection is dropped, which ends it as well.
-    let _ = phase.wait_for(|phase| phase.closed).await;
-}
-
-async fn in_doubt(phase: &mut watch::Receiver<Phase>) {
-    let _ = phase.wait_for(|phase| phase.cleared < phase.doubts).await;
-}
-
 /// Whether a text of fred's is the server's error reply: those begin with a code in capitals.
 fn is_error_reply(text: &str) -> bool {
     let code = text.split([' ', ':']).next().unwrap_or_default();
@@ -677,24 +400,5 @@ mod tests {
         for text in ["Connection closed unexpectedly.", "Client is not initialized.", "", "I/O"] {
             assert!(!is_error_reply(text), "{text}");
         }
-    }
-
-    #[test]
-    fn our_address_is_read_from_client_info() {
-        let info = "id=7 addr=127.0.0.1:5 laddr=127.0.0.1:6379 fd=8 name= db=0\n";
-        let peer = Peer { id: "7".into(), addr: "127.0.0.1:5".into() };
-        assert_eq!(Peer::read(info), Some(peer));
-        assert_eq!(Peer::read("nothing=1"), None);
-    }
-
-    #[test]
-    fn an_outage_counts_from_the_last_word_heard() {
-        let contact = Contact::new();
-        assert_eq!(contact.silent_since(), None);
-        contact.failed();
-        assert!(contact.silent_since().is_some());
-        contact.heard();
-        assert_eq!(contact.silent_since(), None);
-        assert_eq!(*contact.changes().borrow(), 2);
     }
 }

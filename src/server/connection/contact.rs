@@ -1,0 +1,64 @@
+//! Whether the server is heard of, over all connections of a client.
+
+use crate::lease::Moment;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio::sync::watch;
+
+/// When the server was last heard of, over all connections of a client.
+#[derive(Debug)]
+pub(crate) struct Contact {
+    last: AtomicU64,
+    failing: AtomicBool,
+    /// Counts outages and recoveries; waiters look up when it changes.
+    changes: watch::Sender<u64>,
+}
+
+impl Contact {
+    pub(crate) fn new() -> Self {
+        Self {
+            last: AtomicU64::new(Moment::now().raw()),
+            failing: AtomicBool::new(false),
+            changes: watch::Sender::new(0),
+        }
+    }
+
+    pub(super) fn heard(&self) {
+        self.last.store(Moment::now().raw(), Ordering::Relaxed);
+        if self.failing.load(Ordering::Relaxed) && self.failing.swap(false, Ordering::Relaxed) {
+            self.changes.send_modify(|n| *n += 1);
+        }
+    }
+
+    pub(super) fn failed(&self) {
+        if !self.failing.swap(true, Ordering::Relaxed) {
+            self.changes.send_modify(|n| *n += 1);
+        }
+    }
+
+    /// Since when nothing was heard, if something failed since.
+    pub(crate) fn silent_since(&self) -> Option<Moment> {
+        let failing = self.failing.load(Ordering::Relaxed);
+        failing.then(|| Moment::from_raw(self.last.load(Ordering::Relaxed)))
+    }
+
+    /// A receiver that changes with every outage and recovery.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_counts_from_the_last_word_heard() {
+        let contact = Contact::new();
+        assert_eq!(contact.silent_since(), None);
+        contact.failed();
+        assert!(contact.silent_since().is_some());
+        contact.heard();
+        assert_eq!(contact.silent_since(), None);
+        assert_eq!(*contact.changes().borrow(), 2);
+    }
+}
