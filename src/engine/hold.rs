@@ -157,6 +157,11 @@ impl Hold {
         self.turn.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Ends this turn by `longest` if it would last longer.
+    pub(crate) fn shorten_turn(&self, longest: Moment) {
+        self.longest.fetch_min(longest.raw(), Ordering::Relaxed);
+    }
+
     pub(crate) fn turn(&self) -> u64 {
         self.turn.load(Ordering::Acquire)
     }

@@ -114,7 +114,7 @@ impl Lock {
     }
 
     /// How long a hold may go on being renewed; then it is
-    /// [lost](crate::LostReason::MaxHold).
+    /// [lost](crate::LostReason::MaxHold). Of nested ones, the first to end counts.
     pub fn max_hold(mut self, max: Duration) -> Self {
         self.max_hold = Some(max);
         self

@@ -4,7 +4,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Client, ErrorKind, Held, LostReason};
+use leasehold::{Client, ErrorKind, Held, LockGuard, LostReason};
 use tokio::time::timeout;
 
 use crate::support::{
@@ -158,6 +158,35 @@ async fn twenty_thousand_locks_are_kept_by_few_commands() {
     eventually("all are given back", async || raw.cmd(&["DBSIZE"]).int() == 0).await;
 }
 
+/// whatever waits for its turn is not asked for a second time, else nothing would catch up.
+#[tokio::test(flavor = "multi_thread")]
+async fn renewals_do_not_pile_up_while_the_server_stands_still() {
+    const COUNT: usize = 2_000;
+    let server = RedisServer::start();
+    let (proxy, prefix) = (Proxy::start(server.port()), unique("a"));
+    let client = client(&proxy.url(), SHORT * 6).await;
+    let locks: Vec<_> = (0..COUNT).map(|n| client.lock(format!("{prefix}-{n}"))).collect();
+    let guards = futures::future::try_join_all(locks.iter().map(|lock| lock.lock())).await;
+    let guards = guards.expect("they are free");
+    let before: Vec<_> = guards.iter().map(|guard| guard.valid_until()).collect();
+    server.pause();
+    proxy.forget_commands();
+    // Nearly all become due meanwhile, and many are due for another try.
+    tokio::time::sleep(SHORT * 8 / 5).await;
+    server.resume();
+    let renewed = |(guard, before): (&LockGuard, &Instant)| {
+        guard.valid_until() > *before + Duration::from_millis(20)
+    };
+    eventually("all are renewed", async || guards.iter().zip(&before).all(renewed)).await;
+
+    let script = |command: &Vec<Vec<u8>>| command[0].to_ascii_uppercase().starts_with(b"EVAL");
+    let scripts = proxy.commands().into_iter().filter(script);
+    let names = scripts.map(|command| String::from_utf8_lossy(&command[2]).parse::<usize>());
+    let asked: usize = names.map(|names| names.expect("the number of keys")).sum();
+    assert!((COUNT / 2..COUNT * 3 / 2).contains(&asked), "{asked} renewals for {COUNT} locks");
+    assert!(guards.iter().all(|guard| guard.is_held()));
+}
+
 /// renewals have a thread of their own.
 #[tokio::test]
 async fn a_blocked_runtime_does_not_stop_renewals() {
@@ -198,6 +227,19 @@ async fn a_hold_ends_at_its_longest() {
     timeout(HANG, guard.lost()).await.expect("it ends");
     let error = guard.unlock().await.expect_err("it is lost");
     assert_eq!(error.kind(), ErrorKind::LeaseLost(LostReason::MaxHold));
+}
+
+/// I8: of nested holds the shortest limit counts, also if it came last.
+#[tokio::test(flavor = "multi_thread")]
+async fn max_hold_of_a_nested_acquisition_counts_too() {
+    let server = RedisServer::start();
+    let (client, name) = (client(&server.url(), Duration::from_secs(30)).await, unique("nested"));
+    let outer = client.lock(&name).lock().await.expect("free");
+    let inner = client.lock(&name).max_hold(Duration::from_millis(300));
+    let inner = inner.lock().await.expect("nested");
+    let lost = tokio::time::timeout(Duration::from_secs(20), outer.lost()).await;
+    assert_eq!(lost.expect("it ends"), LostReason::MaxHold);
+    assert!(!inner.is_held());
 }
 
 /// the others of its list do not suffer.

@@ -289,6 +289,11 @@ impl Name {
             Read::Done => {
                 held.count = count;
                 hold.extended(sent, waiter.request.length);
+                if waiter.request.max_hold.is_some() && !cancelled {
+                    hold.shorten_turn(waiter.request.longest(now));
+                    // The wheel may not have meant to look before that.
+                    engine.renewal.watch(engine, hold, now);
+                }
                 if !cancelled {
                     self.grant(engine, state, waiter);
                 }

@@ -34,11 +34,14 @@ impl Name {
                 None => Error::not_held(self.text()),
             });
         };
-        let before = held.entries.len();
-        held.entries.retain(|entry| entry.id != grant.entry);
-        if held.entries.len() == before {
+        let Some(at) = held.entries.iter().position(|entry| entry.id == grant.entry) else {
             return Leave::Failed(Error::not_held(self.text()));
+        };
+        if at + 1 < held.entries.len() {
+            let lock = engine.shown(self);
+            tracing::debug!(%lock, at = %held.entries[at].at, "left before what is nested in it");
         }
+        held.entries.remove(at);
         self.leave_with(engine, state, ticket)
     }
 
