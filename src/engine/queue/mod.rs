@@ -212,6 +212,11 @@ impl Name {
             // Whatever the call under way is told about the lock answers this one as well.
             return;
         }
+        if !waiter.slot.lock().refused && state.hold.is_none() && state.failures == 0 {
+            // It joined a queue that was waiting already: nobody has looked on its behalf yet.
+            state.try_now = true;
+            return self.ensure_driver(engine, &mut state);
+        }
         self.end_waiting(&mut state, waiter);
         let slot = waiter.slot.lock();
         let outcome = if slot.refused {
