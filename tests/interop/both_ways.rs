@@ -110,6 +110,23 @@ async fn a_dropped_guard_wakes_java_within_its_wait() {
     assert!(soon(trying).await.unwrap().unwrap().is_some());
 }
 
+/// The queue sleeps until Java's lease ends when a newcomer joins it for a moment.
+#[tokio::test]
+async fn a_short_wait_behind_a_long_one_is_refused() {
+    let pair = Pair::start().await;
+    pair.java.lock("job", 1, LEASE_MS).await.unwrap();
+    let waiting = pair.wait_in_rust("job").await;
+    for _ in 0..3 {
+        let lock = pair.client.lock("job");
+        let trying =
+            tokio::spawn(async move { lock.try_lock_for(Duration::from_millis(50)).await });
+        assert!(soon(trying).await.unwrap().unwrap().is_none());
+    }
+    pair.java.unlock("job", 1).await.unwrap();
+    soon(waiting.await.unwrap().unlock()).await.unwrap();
+    pair.assert_nothing_left().await;
+}
+
 #[tokio::test]
 async fn waiters_of_both_sides_are_all_served() {
     let pair = Pair::start().await;
