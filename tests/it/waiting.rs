@@ -414,6 +414,29 @@ fn builder(url: &str) -> Builder {
     Client::builder(url).expect("a URL")
 }
 
+/// The log says what ended a wait.
+#[tokio::test]
+async fn an_acquisition_says_what_woke_it() {
+    let server = RedisServer::start();
+    let (raw, name, capture) = (server.raw(), unique("a"), Capture::new());
+    let _recording = capture.install();
+    let (client, other) = (client(&server.url()).await, client(&server.url()).await);
+    let guard = client.lock(&name).lock().await.expect("it is free");
+    let waiting = tokio::spawn(other.lock(&name).lock());
+    listened_to(&raw, &name).await;
+    // Whatever the subscription found, it found before this.
+    eventually("it sleeps", async || !capture.saying("woken").is_empty()).await;
+    guard.unlock().await.expect("it is held");
+    let guard = got(waiting).await;
+    let waiting = queued(&client.lock(&name)).await;
+    guard.unlock().await.expect("it is held");
+    drop(timeout(HANG, waiting).await.expect("no hang").expect("it comes free"));
+    let acquired = capture.saying("acquired");
+    let woken_by: Vec<_> = acquired.iter().filter_map(|event| event.field("woken_by")).collect();
+    assert_eq!(woken_by[..2], ["nothing", "message"]);
+    assert_eq!(woken_by.len(), 3);
+}
+
 async fn client(url: &str) -> Client {
     Client::connect(url).await.expect("the server is up")
 }

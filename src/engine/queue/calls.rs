@@ -371,6 +371,7 @@ impl Name {
         let now = Moment::now();
         state.last_release = now;
         state.try_now = true;
+        state.woken_by = "release";
         hold.advance(Phase::Over);
         if let Ok(Answer { code: told @ 0.., .. }) = result {
             self.let_others_go_first(engine, state, told as u64, now);
@@ -432,6 +433,7 @@ impl Name {
             hold = %hold.field,
             count = held.entries.len(),
             waited = ?request.since.until(now),
+            woken_by = state.woken_by,
             "acquired"
         );
         let turn = hold.turn();

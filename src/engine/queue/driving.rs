@@ -74,6 +74,9 @@ impl Name {
             return Step::Done;
         };
         if state.try_now || now >= state.next_try {
+            if !state.try_now {
+                state.woken_by = "timer";
+            }
             let waiter = state.queue.remove(head).expect("just found");
             state.asking.remove(&waiter.request.owner.key());
             return Step::Drive(self.ask(engine, &mut state, waiter));
@@ -87,6 +90,11 @@ impl Name {
         let now = Moment::now();
         let mut state = self.state.lock();
         tracing::trace!(lock = %engine.shown(self), ?by, "woken");
+        state.woken_by = match by {
+            WokenBy::Message => "message",
+            WokenBy::Subscribed => "subscription",
+            WokenBy::Reconnect => "reconnect",
+        };
         let echo = state.last_release.until(now) < ECHO;
         let own = state.standing_back == Some(Echo::Due);
         if by == WokenBy::Subscribed {

@@ -122,6 +122,7 @@ impl Name {
         let Some(waiter) = next.and_then(|at| state.queue.remove(at)) else { return false };
         state.asking.remove(&waiter.request.owner.key());
         hold.begin_turn(waiter.request.longest(now));
+        state.woken_by = "hand-over";
         self.grant(engine, state, &waiter);
         state.sort_entrants();
         // Should nobody take it, the driver must look in time.

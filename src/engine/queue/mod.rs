@@ -56,6 +56,8 @@ struct State {
     stand_back: Duration,
     /// Our head stands back, and whether the echo of our own release is still to come.
     standing_back: Option<Echo>,
+    /// What made the head try last; for the log.
+    woken_by: &'static str,
     /// The head tries now, whatever the time.
     try_now: bool,
     /// The head tries again then.
@@ -161,6 +163,7 @@ impl Name {
                 return Begin::Settled(Outcome::Failed(Error::closed()));
             }
             if idle && state.queue.is_empty() && state.entrants.is_empty() {
+                state.woken_by = "nothing";
                 return Begin::Lone(self.ask(engine, &mut state, waiter.clone()));
             }
             // A newcomer at the end of a queue that waits does not make its head try, unless it
