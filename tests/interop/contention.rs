@@ -52,9 +52,12 @@ async fn jvms_and_rust_processes_exclude_each_other_and_share() {
     drop(javas[1].contend(&names, EACH, ms)); // never answered
     rusts.iter_mut().for_each(|rust| rust.say("go"));
     watch(&raw, length * 6 / 10).await;
+    stop_holding(&raw, javas[1].jvm.pid(), &javas[1].id).await;
     let jvm_killed = nanos();
     javas[1].jvm.kill();
     watch(&raw, length * 2 / 10).await;
+    let id = rusts[1].word_after("id").expect("it has told it");
+    stop_holding(&raw, rusts[1].pid(), &id).await;
     let rust_killed = nanos();
     rusts[1].kill();
     watch(&raw, length * 2 / 10).await;
@@ -91,6 +94,32 @@ async fn watch(raw: &Raw, time: Duration) {
             assert!(left != -1 && left <= FIXED.as_millis() as i64, "{name}: {left}");
         }
     }
+}
+
+/// Stops a process at a moment at which it holds a lock.
+async fn stop_holding(raw: &Raw, pid: u32, id: &str) {
+    let holds = || {
+        let fields = NAMES.iter().flat_map(|name| raw.cmd(&["HKEYS", name]).ok().items().to_vec());
+        fields.into_iter().any(|field| field.text().starts_with(id))
+    };
+    eventually("it is stopped while it holds a lock", async || {
+        signal(pid, "STOP");
+        // What it has sent may still be on its way.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let stopped = holds();
+        if !stopped {
+            signal(pid, "CONT");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        stopped
+    })
+    .await;
+}
+
+fn signal(pid: u32, name: &str) {
+    let kill = ["-c", r#"kill -s "$1" "$2""#, "signal", name, &pid.to_string()];
+    let sent = std::process::Command::new("sh").args(kill).status().expect("there is a shell");
+    assert!(sent.success(), "it runs until it is killed");
 }
 
 /// All holds of a run.
@@ -203,7 +232,7 @@ pub async fn contend(url: &str, names: Vec<String>, tasks: u32, time: Duration) 
     let watchdog = Duration::from_millis(WATCHDOG_MS);
     let client = Client::builder(url).expect("a URL").watchdog(watchdog);
     let client = client.connect().await.expect("the server is up");
-    println!("ready");
+    println!("id {}\nready", client.id());
     crate::support::blocking(|| std::io::stdin().lines().next()).await;
     let end = Instant::now() + time;
     let tasks = (0..tasks).map(|task| {

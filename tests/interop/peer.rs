@@ -125,6 +125,10 @@ impl Jvm {
         }
     }
 
+    pub fn pid(&self) -> u32 {
+        lock(&self.process).id()
+    }
+
     /// Kills the process with `SIGKILL` and waits until it is gone.
     pub fn kill(&self) {
         let mut process = lock(&self.process);

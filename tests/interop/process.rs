@@ -68,6 +68,16 @@ impl Process {
         eventually(line, async || lines().iter().rev().any(|it| it == line)).await;
     }
 
+    /// What it has said behind this word, at the beginning of a line.
+    pub fn word_after(&self, word: &str) -> Option<String> {
+        let said = |line: &String| Some(line.strip_prefix(word)?.trim().to_owned());
+        self.lines().iter().find_map(said)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Kills it with `SIGKILL` and waits until it is gone.
     pub fn kill(&mut self) {
         let _ = self.child.kill(); // fails if it has ended by itself
