@@ -63,6 +63,18 @@ need_redis() {
     has redis-server || has valkey-server || fail "installed, but redis-server is not on PATH"
 }
 
+# For the tests against Redisson itself: a JDK of at least 17, and Maven.
+need_java() {
+    local version
+    version=$(javac -version 2>/dev/null | sed 's/^javac //; s/[^0-9].*//')
+    if [ "${version:-0}" -ge 17 ] && has mvn; then
+        return
+    fi
+    install_package "a JDK 17 and Maven" "openjdk-17-jdk-headless maven" \
+        "java-17-openjdk-devel maven" "openjdk17-jdk maven" "jdk17-openjdk maven" "openjdk@17 maven"
+    has mvn || fail "installed, but mvn is not on PATH"
+}
+
 # For the feature tls-native.
 need_openssl() {
     if [ "$(uname)" = Darwin ] || { has pkg-config && pkg-config --exists openssl; }; then
