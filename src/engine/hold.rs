@@ -65,6 +65,8 @@ pub(crate) struct Hold {
     longest: AtomicU64,
     /// Counts the wheel's entries for it; only the newest is valid.
     pub entry: AtomicU32,
+    /// A renewal of it waits to be sent.
+    pub renewal_waits: AtomicBool,
     /// A command that may have granted it got no reply: it may run later, see `Connection`.
     pub unsure: AtomicBool,
     reason: Mutex<Option<LostReason>>,
@@ -86,6 +88,7 @@ impl Hold {
             turn: AtomicU64::new(0),
             longest: AtomicU64::new(u64::MAX),
             entry: AtomicU32::new(0),
+            renewal_waits: AtomicBool::new(false),
             unsure: AtomicBool::new(false),
             reason: Mutex::new(None),
             ended: Notify::new(),

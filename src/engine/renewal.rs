@@ -242,7 +242,10 @@ fn visit(engine: &Arc<Engine>, hold: Arc<Hold>, now: Moment, renew: &mut Vec<Arc
             let next = now.saturating_add(retry_after(&hold));
             hold.set_due(next);
             engine.renewal.watch(engine, &hold, next.min(hold.deadline()));
-            renew.push(hold);
+            // Where renewals wait for their turn, a second one would only make them wait longer.
+            if !hold.renewal_waits.swap(true, Ordering::Relaxed) {
+                renew.push(hold);
+            }
         }
     }
 }
@@ -308,14 +311,20 @@ impl Renewer {
     }
 
     async fn send(&self, engine: &Arc<Engine>, holds: Vec<Arc<Hold>>) {
-        let batch = match self.batch().await {
+        let batch = self.batch().await;
+        let now = Moment::now();
+        for hold in &holds {
+            hold.renewal_waits.store(false, Ordering::Relaxed);
+            // Tried again if it is not answered from now on, however long it has waited.
+            hold.set_due(now.saturating_add(retry_after(hold)));
+        }
+        let batch = match batch {
             Ok(batch) => batch,
             Err(error) => {
                 tracing::error!(%error, "no connection for renewals; trying again");
                 return;
             }
         };
-        let now = Moment::now();
         let held = holds.into_iter().filter(|hold| hold.phase() == Phase::Held);
         let jobs: Vec<Job> = held
             .map(|hold| match hold.renewed_for() {

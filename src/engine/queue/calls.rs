@@ -8,6 +8,7 @@ use crate::engine::queue::flight::{
 use crate::engine::queue::held::{Entry, Held};
 use crate::engine::queue::waiter::{Grant, Outcome, Tickets, Waiter, finish_all};
 use crate::engine::queue::{Echo, Name, State};
+use crate::engine::renewal::first_due;
 use crate::error::{Error, LostReason};
 use crate::lease::{Lease, Moment};
 use crate::server::batch::{Call, CallResult};
@@ -165,8 +166,14 @@ impl Name {
                     state.try_now = true;
                     return self.wait_on(engine, state, waiter, cancelled);
                 }
-                hold.advance(Phase::Held);
                 hold.begin_turn(request.longest(now));
+                if !cancelled && request.lease == Lease::Renewed {
+                    // Before it counts as held: the wheel, coming by in between, would take it
+                    // for one that is only watched, and come again at its end.
+                    let watchdog = engine.settings().watchdog;
+                    hold.renew_for(Some(watchdog), first_due(now, watchdog));
+                }
+                hold.advance(Phase::Held);
                 state.hold = Some(Held {
                     hold: hold.clone(),
                     entries: Vec::with_capacity(1),
