@@ -67,8 +67,9 @@
 //! # More
 //!
 //! Settings and their bounds: [`Builder`]. What can go wrong: [`Error`] and [`ErrorKind`]. Coming from
-//! Java: `cargo run --example from_redisson`. README.md has all limits in one table, the rights that a
-//! user needs, and a comparison; lua/README.md is the protocol for clients in other languages.
+//! Java: [`migrating`], and `cargo run --example from_redisson`. README.md has all limits in one
+//! table, the rights that a user needs, and a comparison; lua/README.md is the protocol for clients
+//! in other languages.
 #![forbid(unsafe_code)]
 #![warn(missing_docs, missing_debug_implementations, unreachable_pub)]
 
@@ -78,6 +79,7 @@ mod engine;
 mod error;
 mod keys;
 mod lease;
+pub mod migrating;
 mod owner;
 mod server;
 mod sync;

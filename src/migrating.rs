@@ -1,0 +1,260 @@
+//! Coming from Redisson: what to call, what differs, and how a fleet moves service by service.
+//!
+//! Nothing but documentation is in here.
+//!
+//! A lock of this crate *is* a Redisson `RLock`: the same key, the same hash, the same channel, the
+//! same message. Java and Rust exclude each other, wake each other and can free each other's locks.
+//! That is tried against Redisson itself, in the versions 4.7.0, 3.52.0 and 3.11.6
+//! (`.ci/run interop-matrix`).
+//!
+//! The reentrant lock is all there is yet. What uses `RFairLock`, `RReadWriteLock`, `RSemaphore` or
+//! another of the family stays in Java for now.
+//!
+//! # The calls
+//!
+//! | Redisson | here |
+//! |---|---|
+//! | `Redisson.create(config)` | [`Client::connect`], [`Client::builder`] |
+//! | `redisson.shutdown()` | [`Client::close`], [`Client::shutdown`] |
+//! | `redisson.getId()` | [`Client::id`] |
+//! | `redisson.getLock(name)` | [`Client::lock`] |
+//! | `lock()` | [`Lock::lock`] |
+//! | `lock(lease, unit)` | [`Lock::lock_with`] |
+//! | `lockInterruptibly()` | [`Lock::lock`], and drop the future |
+//! | `tryLock()` | [`Lock::try_lock_now`] |
+//! | `tryLock(wait, unit)` | [`Lock::try_lock_for`] |
+//! | `tryLock(wait, lease, unit)` | [`Lock::try_lock`] |
+//! | `unlock()` | drop the [`LockGuard`], or [`LockGuard::unlock`] |
+//! | `unlock()` in another method | [`LockGuard::forget`], then [`Lock::unlock`] |
+//! | `lockAsync(threadId)`, `unlockAsync(threadId)` | [`Lock::owned_by`], then as above |
+//! | `forceUnlock()`, `delete()` | [`Lock::force_unlock`], [`Lock::force_unlock_if`] |
+//! | `isLocked()` | [`Lock::is_locked`]; by whom: [`Lock::holder`] |
+//! | `isHeldByCurrentThread()`, `getHoldCount()` | [`Lock::is_held_by_me`], [`Lock::hold_count`] |
+//! | `remainTimeToLive()` | [`Lock::remaining_lease`] |
+//! | `expire(..)` while you hold it | [`Held::extend`] |
+//!
+//! ```no_run
+//! # use leasehold::{Client, Error};
+//! # use std::time::Duration;
+//! # async fn f() -> Result<(), Error> {
+//! // Config config = new Config();
+//! // config.setLockWatchdogTimeout(20_000);
+//! // config.useSingleServer().setAddress("redis://redis:6379").setDatabase(3);
+//! // RedissonClient redisson = Redisson.create(config);
+//! let client = Client::builder("redis://redis:6379/3")?
+//!     .watchdog(Duration::from_secs(20))
+//!     .connect()
+//!     .await?;
+//!
+//! // RLock lock = redisson.getLock("invoice:42");
+//! let lock = client.lock("invoice:42");
+//!
+//! // lock.lock();
+//! // try { .. } finally { lock.unlock(); }
+//! {
+//!     let _guard = lock.lock().await?;
+//! }
+//!
+//! // if (lock.tryLock(1, 10, TimeUnit.SECONDS)) {
+//! //     try { .. } finally { lock.unlock(); }
+//! // }
+//! let (wait, lease) = (Duration::from_secs(1), Duration::from_secs(10));
+//! if let Some(guard) = lock.try_lock(wait, lease).await? {
+//!     guard.unlock().await?; // or drop it
+//! }
+//!
+//! // redisson.shutdown();
+//! client.close().await;
+//! # Ok(()) }
+//! ```
+//!
+//! # Guards
+//!
+//! What is locked is given back when its guard goes out of scope, after an error and in a panic as
+//! well: a `finally` that was forgotten cannot leave a lock behind. In exchange the guard must have
+//! a name. `let _ = lock.lock().await?` gives the lock back at once, and so does
+//! `if lock.try_lock(..).await?.is_some() { .. }` before its block.
+//!
+//! # Owners instead of threads
+//!
+//! In Java a lock belongs to a thread; here to a tokio task, wherever it runs. Nested calls re-enter,
+//! spawned tasks do not. Where Java code passes a thread id of its own, make an [`Owner`]:
+//!
+//! ```no_run
+//! # use leasehold::{Client, Error, Owner};
+//! # async fn f(client: Client) -> Result<(), Error> {
+//! // long id = ..;
+//! // lock.lockAsync(id).get();
+//! let lock = client.lock("export").owned_by(Owner::new());
+//! lock.lock().await?.forget();
+//!
+//! // In another thread: lock.unlockAsync(id).get();
+//! let handle = lock.clone();
+//! let unlocked = tokio::spawn(async move { handle.unlock().await });
+//! unlocked.await.expect("it does not panic")?;
+//! # Ok(()) }
+//! ```
+//!
+//! Where one task serves several requests at once, give each an owner: [`Owner::scope`], or
+//! [`Reentry::Scoped`] for the whole client.
+//!
+//! In Redis, a hold is `<uuid>:<id>`, as in Java. The id is another one for each outermost
+//! acquisition and never a thread's, which Redisson does not mind: it only compares.
+//!
+//! # The watchdog
+//!
+//! As in Java, a lock without a lease has the TTL of the watchdog and is renewed at a third of it; a
+//! lock with a lease is not. Both sides renew their own holds only, and their watchdogs need not
+//! agree. Unlike Java's:
+//!
+//! * Renewal ends with the guard, so also when a task panics or is aborted. A hold whose guard was
+//!   [forgotten](LockGuard::forget) is renewed only while somebody keeps its explicit [`Owner`].
+//! * It runs on a thread of its own, so a blocked runtime does not end it.
+//! * A nested acquisition with a shorter lease does not shorten the hold, and giving it back does not
+//!   end the renewal.
+//! * It can be limited: [`Lock::max_hold`], [`Builder::max_hold`].
+//! * The holder is told when the lock is lost, and [`Lock::with`] stops its work:
+//!
+//! ```no_run
+//! # use leasehold::{Client, Error};
+//! # async fn work() {}
+//! # async fn f(client: Client) -> Result<(), Error> {
+//! match client.lock("report:daily").with(|_held| work()).await {
+//!     Ok(()) => {}
+//!     Err(error) if error.is_lost() => eprintln!("stopped half-way: {error}"),
+//!     Err(error) => return Err(error),
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! # Errors
+//!
+//! | Redisson throws | here |
+//! |---|---|
+//! | `IllegalMonitorStateException` at `unlock()`, never locked | [`ErrorKind::NotHeld`] |
+//! | the same, the lease was lost | [`ErrorKind::LeaseLost`], with the reason |
+//! | `RedisTimeoutException`, `RedisResponseTimeoutException` | [`ErrorKind::NoReply`], [`ErrorKind::Unavailable`]; see [`Error::is_indeterminate`] |
+//! | `RedisConnectionException` | [`ErrorKind::Unavailable`] |
+//! | `RedisTimeoutException`, "Unable to acquire subscription lock" | nothing: there is no such limit |
+//! | `RedisException` with the server's words | [`ErrorKind::Refused`], [`ErrorKind::WrongType`], [`ErrorKind::Corrupt`] |
+//! | `NoSyncedSlavesException` | nothing: replicas are not waited for |
+//! | `InterruptedException` | nothing: drop the future |
+//! | `RedissonShutdownException` | [`ErrorKind::Closed`] |
+//!
+//! `tryLock` can answer `false` when it knows nothing, after a timeout. `None` here always means that
+//! another holder was seen; not knowing is an error.
+//!
+//! # Settings
+//!
+//! | Redisson | default | here | default |
+//! |---|---|---|---|
+//! | `lockWatchdogTimeout` | 30 s | [`Builder::watchdog`] | 30 s |
+//! | `lockWatchdogBatchSize` | 100 | fixed | 128 |
+//! | `timeout` | 3 s | [`Builder::command_timeout`] | 2 s |
+//! | `retryAttempts`, `retryDelay` | 4, 1 to 2 s | [`Builder::patience`] | 10 s |
+//! | `subscriptionTimeout` | 7.5 s | part of the wait | – |
+//! | `subscriptionsPerConnection` × `subscriptionConnectionPoolSize` | 5 × 50 names | no limit, one connection | – |
+//! | `shardedSubscriptionMode` | `AUTO` | [`Builder::publish`] | [`PublishMode::Auto`] |
+//! | `nameMapper` | none | [`Builder::name_mapper`], [`Client::prefixed`] | none |
+//! | `checkLockSyncedSlaves`, `slavesSyncTimeout` | on, 1 s | not there yet | – |
+//! | `readMode` | `SLAVE` | always the primary | – |
+//! | `codec` | Kryo | locks have no use for one | – |
+//!
+//! New here: [`Builder::hand_over_window`], [`Builder::fallback_cap`], [`Builder::max_hold`],
+//! [`Builder::reentry`], [`Builder::label`], [`Builder::names_in_logs`].
+//!
+//! # Names
+//!
+//! A name is the same lock on both sides, whatever is in it: spaces, any UTF-8, braces. Two bounds
+//! are ours: 512 bytes, and in a cluster no name whose braces put the key and its channel into
+//! different slots, such as `ab{c`, `x}y` and `{}x`. Redisson's `lock()` takes those and its
+//! `unlock()` fails; here the first call says [`ErrorKind::InvalidName`]. Rename them *in Java first*:
+//! `{ab}c`, or no brace at all.
+//!
+//! **A `NameMapper`** maps the name before anything else is derived from it. Give the same function
+//! here, or, if it only sets a prefix, use [`Client::prefixed`]:
+//!
+//! ```no_run
+//! # use leasehold::{Client, Error};
+//! # async fn f() -> Result<(), Error> {
+//! // config.setNameMapper(..);   map: "app:" + name, unmap: name.substring(4)
+//! let client = Client::builder("redis://redis")?
+//!     .name_mapper(|name| format!("app:{name}"))
+//!     .connect()
+//!     .await?;
+//! assert_eq!(client.lock("job").name(), "app:job");
+//!
+//! let client = Client::connect("redis://redis").await?.prefixed("app:");
+//! assert_eq!(client.lock("job").name(), "app:job");
+//! # Ok(()) }
+//! ```
+//!
+//! # A mixed fleet, step by step
+//!
+//! 1. **Server.** Redis 7.0 or Valkey 7.2. Java and Rust must name the same server and the same
+//!    database.
+//! 2. **Redisson.** 3.2 or newer. In a cluster all sides must agree on the kind of channel: since
+//!    3.22 Redisson uses sharded ones, and so do we. With older ones, or
+//!    `shardedSubscriptionMode=OFF`, set [`PublishMode::Plain`]. Who chooses wrongly still excludes
+//!    and is excluded, but is not woken: waits last until a lease ends.
+//! 3. **Kinds.** A name must be a plain `RLock` in all services. `RFencedLock`, `RSpinLock` and
+//!    `RFairLock` write the same hash, so exclusion holds, but a spin lock tells no waiter, a fair one
+//!    has a queue we do not join, and a fenced one counts tokens that we do not. A read/write lock is
+//!    something else altogether.
+//! 4. **Rights.** With ACLs, the user needs those that README.md lists. Helper names begin with
+//!    `redisson_`, as in Java.
+//! 5. **Clocks** need not agree: leases are counted by the server.
+//! 6. **One instance.** Start one Rust process beside the Java ones and look who holds:
+//!
+//!    ```no_run
+//!    # use leasehold::{Client, Error};
+//!    # async fn f(client: Client) -> Result<(), Error> {
+//!    if let Some(holder) = client.lock("invoice:42").holder().await? {
+//!        // In Java: redisson.getId()
+//!        println!("ours: {}, client {}", holder.client() == client.id(), holder.client());
+//!    }
+//!    # Ok(()) }
+//!    ```
+//!
+//!    If a name seems free to one side and held to the other, the names differ: compare
+//!    [`Lock::name`] with `redis-cli --scan`.
+//! 7. **Service by service.** Stop the old instances as you always do; what they held is free when
+//!    they unlock or their lease ends. There is nothing to convert, and no order to keep.
+//!
+//! In such a mix each side gets its turns: after the [hand-over window](Builder::hand_over_window) a
+//! Rust process lets others go first. There is no order between processes, as there is none in Java.
+//!
+//! # Back again
+//!
+//! Start the Java service and stop the Rust one with [`Client::shutdown`]. No key of ours outlives
+//! its hold, and nothing is in Redis that Redisson does not know. What a killed process held ends
+//! with its lease, 30 s if nothing else was set. Two things to look after: code that relied on
+//! [`Held::lost`] has nothing of the kind in Java, and holds that were handed from task to task need
+//! a thread id passed by hand.
+//!
+//! # What differs on purpose
+//!
+//! The numbers are issues of Redisson.
+//!
+//! | Redisson | here |
+//! |---|---|
+//! | an interrupted acquisition may leave a lock that is renewed for ever (#7272) | a dropped future leaves nothing |
+//! | a lost lock is logged (#4698) | told, with the reason: at the latest when the lease ends, and if it was removed, by the next renewal |
+//! | a dead thread's lock is renewed for ever (#6198) | a dropped guard gives it back |
+//! | an unlock whose reply was lost may throw (#6878) | it is repeated safely, without a latch key |
+//! | a missed message costs the rest of the lease (#5761) | the rest of the lease or 30 s, and nothing after a reconnect |
+//! | a broken connection can end renewal (#3194, older versions) | renewal goes on |
+//! | 250 names can be waited for at once (#4216) | no limit |
+//! | one thread's requests are one owner (#4467) | one task's, and owners can be made |
+//! | a shorter nested lease shortens the TTL | no call of ours shortens a TTL |
+//! | unlocking a nested hold sets the TTL anew | leaves it alone |
+//! | each unlock writes and deletes a latch key | one command |
+//! | waiting for replicas (`WAIT`) | not yet: a failover may lose a lock, and its holder is told |
+//!
+//! Java is not disturbed by any of it.
+
+// For the links above.
+#[allow(unused_imports, reason = "only documentation uses them")]
+use crate::{
+    Builder, Client, Error, ErrorKind, Held, Lock, LockGuard, Owner, PublishMode, Reentry,
+};
