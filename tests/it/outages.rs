@@ -239,6 +239,8 @@ mod refusals {
             assert!(asked.elapsed() >= wait, "{:?}", asked.elapsed());
         }
         rig.proxy.refuse(false);
+        // Behind whatever of the tries may still run, and its clean-up.
+        drop(soon(rig.client.lock("job").lock()).await.expect("it comes free"));
         rig.assert_nothing_left().await;
     }
 

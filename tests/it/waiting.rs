@@ -414,6 +414,21 @@ fn builder(url: &str) -> Builder {
     Client::builder(url).expect("a URL")
 }
 
+/// R-47, I9: nothing was published, and the lease had long to go.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_looks_once_more_when_its_wait_ends() {
+    let server = RedisServer::start();
+    let (raw, name) = (server.raw(), unique("a"));
+    let holder = Redisson::connect(server.port());
+    assert_eq!(holder.try_lock(&name, 1, 60_000), None);
+    let client = client(&server.url()).await;
+    let trying = tokio::spawn(client.lock(&name).try_lock_for(Duration::from_secs(1)));
+    listened_to(&raw, &name).await;
+    raw.cmd(&["DEL", &name]).ok();
+    let guard = got(trying).await.expect("it is free by then");
+    guard.unlock().await.expect("it is held");
+}
+
 /// The log says what ended a wait.
 #[tokio::test]
 async fn an_acquisition_says_what_woke_it() {

@@ -252,9 +252,14 @@ impl Name {
         if waiter.request.is_over(now) {
             let unsure = hold.unsure.load(Ordering::Relaxed);
             self.discard(engine, hold.clone());
-            let why = "no reply within the wait";
-            let error = Error::unavailable(Some(self.text()), why, unsure);
-            return waiter.finish(Outcome::Failed(error));
+            let refused = waiter.slot.lock().refused;
+            return waiter.finish(if refused {
+                // By an earlier try; this was the last.
+                Outcome::Refused
+            } else {
+                let why = "no reply within the wait";
+                Outcome::Failed(Error::unavailable(Some(self.text()), why, unsure))
+            });
         }
         waiter.slot.lock().attempt = Some(hold.clone());
         self.wait_on(engine, state, waiter, cancelled);

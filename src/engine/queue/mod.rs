@@ -215,8 +215,12 @@ impl Name {
             // Whatever the call under way is told about the lock answers this one as well.
             return;
         }
-        if !waiter.slot.lock().refused && state.hold.is_none() && state.failures == 0 {
-            // It joined a queue that was waiting already: nobody has looked on its behalf yet.
+        let head = state.queue.iter().find(|other| !other.is_dormant());
+        let is_head = head.is_some_and(|head| Arc::ptr_eq(head, waiter));
+        let idle = state.hold.is_none() && state.flight.is_none() && state.failures == 0;
+        if idle && (is_head || !waiter.slot.lock().refused) {
+            // One last try, should the release not have been heard of; and the first on behalf of
+            // one that joined a queue which was waiting already.
             state.try_now = true;
             return self.ensure_driver(engine, &mut state);
         }
