@@ -3,6 +3,7 @@
 use std::{
     env,
     io::{BufRead, BufReader, Write},
+    path::PathBuf,
     process::{Child, ChildStdin, Command, Stdio},
     sync::{Arc, Mutex, PoisonError},
     thread,
@@ -35,7 +36,10 @@ impl Process {
     }
 
     fn start(order: &str) -> Self {
-        let mut child = Command::new(env::current_exe().expect("a test has a program"))
+        // On Linux this stays the same program when a build replaces the file meanwhile.
+        let own = PathBuf::from("/proc/self/exe");
+        let own = if own.exists() { own } else { env::current_exe().expect("it has a path") };
+        let mut child = Command::new(own)
             .args(["--exact", "process::what_another_process_does", "--nocapture"])
             .env(ORDER, order)
             .stdin(Stdio::piped())
