@@ -249,7 +249,12 @@ impl Hold {
     /// What the wheel has to do now.
     pub(crate) fn visit(&self, now: Moment) -> Visit {
         match self.phase() {
-            Phase::Pending => Visit::TakeOver(now.saturating_add(Duration::from_secs(1))),
+            Phase::Pending => {
+                // Should it be granted meanwhile, its first renewal is due a sixth later at least.
+                let sixth = self.first_sent().until(self.stands_until()) / 6;
+                let pause = sixth.clamp(Duration::from_millis(2), Duration::from_secs(1));
+                Visit::TakeOver(now.saturating_add(pause))
+            }
             Phase::Ending | Phase::Over => Visit::Forget,
             Phase::Held => {
                 let due = Moment::from_raw(self.due.load(Ordering::Relaxed));
