@@ -158,6 +158,23 @@ async fn twenty_thousand_locks_are_kept_by_few_commands() {
     eventually("all are given back", async || raw.cmd(&["DBSIZE"]).int() == 0).await;
 }
 
+/// a slow reply leaves less of the lease, and the first renewal may not come too late for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_granted_late_is_renewed_in_time() {
+    let server = RedisServer::start();
+    let (proxy, name) = (Proxy::start(server.port()), unique("a"));
+    let client = client(&proxy.url(), SHORT).await;
+    let first = client.lock(unique("b")).lock().await.expect("it is free");
+    renewed(&first, 1).await; // the connection for renewals is open
+    let reply = proxy.hold_reply(mentioning(&name));
+    let locking = tokio::spawn(client.lock(&name).lock());
+    reply.held().await;
+    tokio::time::sleep(SHORT / 4).await;
+    reply.release();
+    let locking = timeout(HANG, locking).await.expect("it is free").expect("no panic");
+    renewed(&locking.expect("the server is up"), 3).await;
+}
+
 /// what waits for its turn is not asked for once more, else nothing would ever catch up.
 #[tokio::test(flavor = "multi_thread")]
 async fn renewals_do_not_pile_up_while_the_server_stands_still() {
