@@ -52,12 +52,12 @@ async fn jvms_and_rust_processes_exclude_each_other_and_share() {
     drop(javas[1].contend(&names, EACH, ms)); // never answered
     rusts.iter_mut().for_each(|rust| rust.say("go"));
     watch(&raw, length * 6 / 10).await;
-    stop_holding(&raw, javas[1].jvm.pid(), &javas[1].id).await;
+    let mut left = stop_holding(&raw, javas[1].jvm.pid(), &javas[1].id).await;
     let jvm_killed = nanos();
     javas[1].jvm.kill();
     watch(&raw, length * 2 / 10).await;
     let id = rusts[1].word_after("id").expect("it has told it");
-    stop_holding(&raw, rusts[1].pid(), &id).await;
+    left.extend(stop_holding(&raw, rusts[1].pid(), &id).await);
     let rust_killed = nanos();
     rusts[1].kill();
     watch(&raw, length * 2 / 10).await;
@@ -76,6 +76,7 @@ async fn jvms_and_rust_processes_exclude_each_other_and_share() {
     let fair = run.shares(begin + 2_000_000_000, jvm_killed);
     run.report(&fair, [begin, jvm_killed, rust_killed, last]);
     run.history.assert_exclusive(100);
+    run.assert_none_before(&left, [jvm_killed, rust_killed]);
     run.assert_goes_on(last);
     javas[0].close().await;
     eventually("no lock is left", async || locks(&raw).is_empty()).await;
@@ -96,24 +97,29 @@ async fn watch(raw: &Raw, time: Duration) {
     }
 }
 
-/// Stops a process at a moment at which it holds a lock.
-async fn stop_holding(raw: &Raw, pid: u32, id: &str) {
-    let holds = || {
-        let fields = NAMES.iter().flat_map(|name| raw.cmd(&["HKEYS", name]).ok().items().to_vec());
-        fields.into_iter().any(|field| field.text().starts_with(id))
-    };
+/// Stops a process at a moment at which it holds locks; says which, and when their leases end.
+async fn stop_holding(raw: &Raw, pid: u32, id: &str) -> Vec<(&'static str, i64)> {
+    let mut held = Vec::new();
     eventually("it is stopped while it holds a lock", async || {
         signal(pid, "STOP");
         // What it has sent may still be on its way.
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        let stopped = holds();
-        if !stopped {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        for name in NAMES {
+            let fields = raw.cmd(&["HKEYS", name]).ok();
+            let its = fields.items().iter().any(|field| field.text().starts_with(id));
+            let (now, left) = (nanos(), raw.cmd(&["PTTL", name]).int());
+            if its && left > 500 {
+                held.push((name, now + left * 1_000_000));
+            }
+        }
+        if held.is_empty() {
             signal(pid, "CONT");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        stopped
+        !held.is_empty()
     })
     .await;
+    held
 }
 
 fn signal(pid: u32, name: &str) {
@@ -204,6 +210,22 @@ impl Run {
         );
         for (gap, free, name) in self.gaps(last).iter().take(6) {
             println!("  nobody had {name} for {:.3} s, from {:.1} s on", s(*gap), s(free - begin));
+        }
+    }
+
+    /// What the killed held, nobody had before its lease ended; and somebody had it then.
+    #[track_caller]
+    fn assert_none_before(&self, left: &[(&str, i64)], kills: [i64; 2]) {
+        assert!(left.len() >= kills.len(), "each of them held something");
+        for (name, end) in left {
+            let killed = kills.into_iter().rfind(|killed| killed < end).expect("it was killed");
+            let next = self.holds.iter().find(|hold| hold.name == *name && hold.from > killed);
+            let next = next.expect("somebody had it afterwards").from;
+            println!(
+                "  {name} of the killed: had again {:.3} s after its end",
+                (next - end) as f64 / 1e9
+            );
+            assert!(next >= end - 2_000_000, "{name} was given away {} ns early", end - next);
         }
     }
 
