@@ -250,11 +250,11 @@ class Driver:
             self.lines.put(line.decode().strip())
         self.lines.put(None)
 
-    def line(self, until):
+    def line(self, until, what):
         try:
             return self.lines.get(timeout=max(0, until - time.monotonic()))
         except queue.Empty:
-            raise TimeoutError("no answer in time") from None
+            raise TimeoutError(f"{what} in time") from None
 
     def tell(self, text):
         try:
@@ -315,7 +315,7 @@ class Turn:
     def measure(self, drivers, sections):
         until = time.monotonic() + self.warm_up + 30
         for driver in drivers:
-            line = driver.line(until)
+            line = driver.line(until, "it was not ready")
             if line and line.startswith("{"):
                 return json.loads(line)  # it cannot
             if line != "ready":
@@ -374,7 +374,7 @@ class Turn:
 
     def result(self, driver):
         until = time.monotonic() + 45
-        while (line := driver.line(until)) is not None:
+        while (line := driver.line(until, "it did not end")) is not None:
             if line.startswith("{"):
                 return json.loads(line)
         raise RuntimeError("ended without a result, see peers.log")
