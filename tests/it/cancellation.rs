@@ -138,6 +138,8 @@ async fn a_wait_dropped_at_any_step_of_its_subscription_leaves_nothing_behind() 
             let _ = waiting.await;
             guard.unlock().await.expect("it is held");
             held.release();
+            // Else nobody may seem to listen because the server has not heard of it yet.
+            held.answered().await;
             rig.assert_free(&format!("after {step}, done: {done}")).await;
             eventually("nobody listens", async || subscriptions(&rig.raw) == 0).await;
         }
