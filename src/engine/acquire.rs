@@ -16,10 +16,13 @@ use crate::error::{Error, LostReason};
 use crate::lease::Moment;
 use crate::server::reply::CallError;
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::time::Sleep;
 
 /// How long a caller's own call is left to it when others wait for its end.
 const LONE: Duration = Duration::from_millis(1);
@@ -61,7 +64,7 @@ impl Engine {
             // No timer before the first refusal: an uncontended lock never needs one.
             let timer = timer.get_or_insert_with(|| {
                 let left = deadline.map_or(Duration::ZERO, |d| Moment::now().until(d));
-                Box::pin(tokio::time::sleep(left))
+                self.timer(left)
             });
             if timer.as_mut().poll(cx).is_ready() {
                 given_up = true;
@@ -100,7 +103,7 @@ impl Engine {
                 return Poll::Pending;
             }
             let patience = self.settings().patience;
-            let timer = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+            let timer = timer.get_or_insert_with(|| self.timer(patience));
             if timer.as_mut().poll(cx).is_ready() {
                 let why = "it is released as soon as the server answers, or its lease ends";
                 return Poll::Ready(Err(Error::no_reply(Some(&name.recipe.keys.lock), why)));
@@ -110,6 +113,12 @@ impl Engine {
         .await;
         drop(leaving);
         result
+    }
+
+    /// A timer, also for callers on a thread without a runtime.
+    fn timer(&self, time: Duration) -> Pin<Box<Sleep>> {
+        let _inside = Handle::try_current().is_err().then(|| self.wiring.runtime.enter());
+        Box::pin(tokio::time::sleep(time))
     }
 
     /// Starts the task that drives a name; only to be called by the name itself.

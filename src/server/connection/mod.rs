@@ -25,6 +25,7 @@ use fred::types::{ClusterHash, ConnectHandle, CustomCommand, Message};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::{broadcast, watch};
 
 /// How far a connection has come.
@@ -55,6 +56,8 @@ pub(crate) struct Connection {
     role: &'static str,
     cluster: bool,
     options: Options,
+    /// Where fred's task and timers live.
+    runtime: Handle,
     router: parking_lot::Mutex<Option<ConnectHandle>>,
 }
 
@@ -85,6 +88,7 @@ impl Connection {
             role,
             cluster: address.is_cluster(),
             options,
+            runtime: Handle::current(),
             router: parking_lot::Mutex::new(None),
             client,
         });
@@ -198,8 +202,20 @@ impl Connection {
         // fred ignores options on its typed script calls, so everything goes through `custom`.
         let command = CustomCommand::new_static(name, ClusterHash::Custom(slot), false);
         let sent = Moment::now();
-        let result = self.client.with_options(&self.options).custom(command, args).await;
+        let with_options = self.client.with_options(&self.options);
+        let result = self.inside(with_options.custom(command, args)).await;
         self.classify(sent, result)
+    }
+
+    /// Polls a future inside our runtime: fred's time-outs need one, and a lock may be used from a
+    /// thread that has none.
+    async fn inside<F: Future>(&self, future: F) -> F::Output {
+        let mut future = std::pin::pin!(future);
+        std::future::poll_fn(|cx| {
+            let _inside = Handle::try_current().is_err().then(|| self.runtime.enter());
+            future.as_mut().poll(cx)
+        })
+        .await
     }
 
     /// Waits while a reply is overdue. fred takes a connection for dead when nothing came since its
