@@ -578,7 +578,7 @@ mod rights {
             raw.cmd(&["SCRIPT", "FLUSH"]).ok();
             grant_all_but(&raw, Some(right));
             let (client, other) = (locker(server.port()).await, locker(server.port()).await);
-            let in_vain = fails.contains(&Wait) || *right == "+publish";
+            let in_vain = fails.contains(&Wait) || right == "+publish";
             let patience = if in_vain { Duration::from_millis(300) } else { SOON };
             let failed = live(&raw, &client, &other, patience).await;
             assert_eq!(failed, fails, "without {right}");
