@@ -299,3 +299,29 @@ fn redisson_s_names_lead_here() {
         assert!(sources.contains(&format!("#[doc(alias = \"{name}\")]")), "{name}");
     }
 }
+
+/// every call works on a thread that has no runtime of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_can_be_used_outside_any_runtime() {
+    let server = crate::support::server::RedisServer::start();
+    let client = leasehold::Client::connect(server.url()).await.expect("it is up");
+    let (lock, other) = (client.lock("plain"), client.lock("plain"));
+    let held = other.lock().await.expect("free");
+    let used = std::thread::spawn(move || {
+        futures::executor::block_on(async {
+            assert!(lock.is_locked().await.expect("it answers"));
+            let wait = std::time::Duration::from_millis(50);
+            assert!(lock.try_lock_for(wait).await.expect("it answers").is_none());
+            drop(held);
+            let guard = lock.lock().await.expect("it comes free");
+            guard.extend(std::time::Duration::from_secs(60)).await.expect("it is held");
+            let inner = lock.lock().await.expect("nested");
+            inner.unlock().await.expect("it is held");
+            guard.unlock().await.expect("it is held");
+            lock.force_unlock().await.expect("it answers");
+        });
+    });
+    let used = tokio::task::spawn_blocking(move || used.join());
+    let used = tokio::time::timeout(std::time::Duration::from_secs(20), used).await;
+    used.expect("no hang").expect("no panic").expect("no panic in the thread");
+}
