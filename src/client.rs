@@ -1,10 +1,11 @@
 //! The client: opens the connections, hands out synchronizers by name.
 
-use crate::config::{NameMapper, NamesInLogs, PublishMode, Reentry, Settings};
+use crate::config::{NameMapper, NamesInLogs, PublishMode, Reentry, Settings, WaitMode};
 use crate::engine::Engine;
+use crate::engine::recipe::{Kind, Mode};
 use crate::error::Error;
 use crate::server::address::Address;
-use crate::sync::Lock;
+use crate::sync::{LOCK, Lock};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,7 +138,12 @@ impl Client {
     #[doc(alias = "RLock")]
     #[doc(alias = "mutex")]
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
-        Lock::new(self.shared.clone(), &self.full_name(name.as_ref()))
+        self.handle(&LOCK, Mode::Exclusive, name.as_ref())
+    }
+
+    /// A handle on a lock of this kind.
+    pub(crate) fn handle(&self, kind: &'static Kind, mode: Mode, name: &str) -> Lock {
+        Lock::new(self.shared.clone(), kind, mode, &self.full_name(name))
     }
 
     /// The same client with a prefix before every name.
@@ -280,6 +286,12 @@ impl Builder {
     /// How waiters are told; default as Redisson does it.
     pub fn publish(mut self, mode: PublishMode) -> Self {
         self.settings.publish = mode;
+        self
+    }
+
+    /// How waiters learn that they should try again; default by messages.
+    pub fn wait_mode(mut self, mode: WaitMode) -> Self {
+        self.settings.waiting = mode;
         self
     }
 

@@ -20,6 +20,18 @@ pub enum PublishMode {
     Sharded,
 }
 
+/// How waiters learn that they should try again.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum WaitMode {
+    /// By messages, with timers should those get lost.
+    #[default]
+    Messages,
+    /// By trying again and again, less and less often: for servers and users without pub/sub.
+    /// Releases then tell nobody, so waiters of other clients wait for their timers.
+    Spin,
+}
+
 /// Who an acquisition outside any [`Owner`](crate::Owner) scope belongs to.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -82,6 +94,7 @@ pub(crate) struct Settings {
     pub uncollected: Duration,
     pub hand_over_window: Duration,
     pub publish: PublishMode,
+    pub waiting: WaitMode,
     pub max_hold: Option<Duration>,
     pub reentry: Reentry,
     pub label: Option<Arc<str>>,
@@ -99,6 +112,7 @@ impl Default for Settings {
             uncollected: Duration::from_millis(100),
             hand_over_window: Duration::from_millis(10),
             publish: PublishMode::Auto,
+            waiting: WaitMode::Messages,
             max_hold: None,
             reentry: Reentry::Task,
             label: None,

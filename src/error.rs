@@ -65,6 +65,9 @@ pub enum ErrorKind {
     LeaseLost(LostReason),
     /// Two branches of one task use the lock at once under one identity.
     ConcurrentOwner,
+    /// The owner waits for what it holds itself: it would never end. A read lock is not upgraded to
+    /// a write lock, and a token lock is not entered twice.
+    OwnHold,
     /// The key holds something that is not a lock.
     WrongType,
     /// The lock's hold count in Redis is not a number.
@@ -198,6 +201,21 @@ impl Error {
              that they exclude each other"
         );
         Self::new(ErrorKind::ConcurrentOwner, Some(lock), detail)
+    }
+
+    pub(crate) fn own_hold(
+        lock: &str,
+        here: &Location<'_>,
+        there: &Location<'_>,
+        upgrade: bool,
+    ) -> Self {
+        let why = if upgrade {
+            "its own read lock is in the way, and is not upgraded"
+        } else {
+            "it holds it already, and this kind of lock is not entered twice"
+        };
+        let detail = format!("{why}: asked for at {here}, held since {there}");
+        Self::new(ErrorKind::OwnHold, Some(lock), detail)
     }
 
     pub(crate) fn closed() -> Self {

@@ -10,28 +10,39 @@ use crate::server::{Text, slot_of};
 /// The longest name accepted, in bytes: long names cost every command that carries them.
 pub const LONGEST_NAME: usize = 512;
 
-/// The names of one lock in Redis.
+/// The names of one synchronizer in Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LockKeys {
-    /// The lock itself: a hash from owner to hold count.
+pub(crate) struct Keys {
+    /// The lock itself, by its own name.
     pub lock: Text,
     /// Where its waiters listen.
     pub channel: Text,
-    /// The cluster slot of both.
+    /// Its other keys, in an order of its own.
+    pub helpers: Box<[Text]>,
+    /// The cluster slot of all of them.
     pub slot: u16,
 }
 
-impl LockKeys {
-    pub(crate) fn new(name: &str) -> Result<Self, Error> {
-        check(name)?;
-        let channel = prefixed("redisson_lock__channel", name);
-        let slot = slot_of(name);
-        Ok(Self { lock: name.into(), channel: channel.into(), slot })
+impl Keys {
+    /// Of the reentrant lock, and of the spin lock.
+    pub(crate) fn lock(name: &str) -> Result<Self, Error> {
+        Self::new(name, prefixed("redisson_lock__channel", name), [])
     }
 
-    /// Whether lock and channel share a slot, as a cluster's scripts need it.
+    fn new<const N: usize>(
+        name: &str,
+        channel: String,
+        helpers: [String; N],
+    ) -> Result<Self, Error> {
+        check(name)?;
+        let helpers = helpers.into_iter().map(Text::from).collect();
+        Ok(Self { lock: name.into(), channel: channel.into(), helpers, slot: slot_of(name) })
+    }
+
+    /// Whether all its keys and its channel share a slot, as a cluster's scripts need it.
     pub(crate) fn share_a_slot(&self) -> bool {
-        slot_of(&self.channel) == self.slot
+        let others = self.helpers.iter().chain([&self.channel]);
+        others.into_iter().all(|other| slot_of(other) == self.slot)
     }
 }
 
@@ -56,7 +67,7 @@ mod tests {
 
     #[test]
     fn the_channel_is_named_as_redisson_names_it() {
-        let channel = |name| LockKeys::new(name).unwrap().channel.to_string();
+        let channel = |name| Keys::lock(name).unwrap().channel.to_string();
         assert_eq!(channel("job"), "redisson_lock__channel:{job}");
         assert_eq!(channel("a{b}c"), "redisson_lock__channel:a{b}c");
         assert_eq!(channel("ab{c"), "redisson_lock__channel:ab{c");
@@ -65,18 +76,18 @@ mod tests {
     #[test]
     fn lock_and_channel_share_a_slot_except_for_unbalanced_braces() {
         for name in ["job", "{job}", "a{b}c{d}", "ü:1"] {
-            assert!(LockKeys::new(name).unwrap().share_a_slot(), "{name}");
+            assert!(Keys::lock(name).unwrap().share_a_slot(), "{name}");
         }
         for name in ["ab{c", "x}y", "{}x"] {
-            assert!(!LockKeys::new(name).unwrap().share_a_slot(), "{name}");
+            assert!(!Keys::lock(name).unwrap().share_a_slot(), "{name}");
         }
     }
 
     #[test]
     fn names_that_cannot_be_keys_are_refused() {
-        assert!(LockKeys::new("").is_err());
-        assert!(LockKeys::new(&"x".repeat(LONGEST_NAME + 1)).is_err());
-        assert!(LockKeys::new(&"x".repeat(LONGEST_NAME)).is_ok());
-        assert!(LockKeys::new("nul\0 and \r\n are bytes like any other").is_ok());
+        assert!(Keys::lock("").is_err());
+        assert!(Keys::lock(&"x".repeat(LONGEST_NAME + 1)).is_err());
+        assert!(Keys::lock(&"x".repeat(LONGEST_NAME)).is_ok());
+        assert!(Keys::lock("nul\0 and \r\n are bytes like any other").is_ok());
     }
 }

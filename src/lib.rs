@@ -85,7 +85,7 @@ mod server;
 mod sync;
 
 pub use client::{Builder, Client};
-pub use config::{NamesInLogs, PublishMode, Reentry};
+pub use config::{NamesInLogs, PublishMode, Reentry, WaitMode};
 pub use error::{Error, ErrorKind, LostReason, Refusal};
 #[cfg(feature = "fred")]
 pub use fred;

@@ -7,13 +7,14 @@
 use crate::engine::Engine;
 use crate::engine::hold::Hold;
 use crate::engine::queue::{
-    Begin, Flight, Grant, Leave, Name, Outcome, Released, Request, Step, Ticket, Tickets, Waiter,
-    WokenBy, finish_all, released,
+    Begin, By, Flight, Grant, LONE, Leave, Name, Outcome, Released, Request, Step, Ticket, Tickets,
+    Waiter, WokenBy, finish_all, released,
 };
-use crate::engine::recipe::Recipe;
+use crate::engine::recipe::{Mode, Recipe, Terms};
 use crate::engine::wakeups::Listener;
 use crate::error::{Error, LostReason};
 use crate::lease::Moment;
+use crate::server::batch::CallResult;
 use crate::server::reply::CallError;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -24,8 +25,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Sleep;
 
-/// How long a caller's own call is left to it when others wait for its end.
-const LONE: Duration = Duration::from_millis(1);
+/// How long ghosts of a hold without a lease are looked for: as long as the server keeps records.
+const LONGEST_GHOST: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// Acquires once, as the request says; `None` if somebody else holds it.
@@ -129,6 +130,9 @@ impl Engine {
 
     /// Sends a final release until it is through, or the lease has ended anyway.
     pub(crate) fn settle_release(self: &Arc<Self>, hold: Arc<Hold>, tickets: Tickets) {
+        if !hold.name.recipe.kind.held {
+            return;
+        }
         let engine = self.clone();
         self.spawn(async move { give_back_for_good(engine, hold, tickets).await });
     }
@@ -148,7 +152,7 @@ fn drive_lone(
         Some(Poll::Ready(result)) => {
             // Who completes the call need not be woken by it: tokio would run the task again.
             hush();
-            name.complete(engine, flight, result);
+            name.complete(engine, flight, By::Caller, result);
         }
         None => {}
     }
@@ -201,6 +205,16 @@ async fn contend(engine: Arc<Engine>, name: Arc<Name>) {
         match name.step(&engine) {
             Step::Done => return,
             Step::Drive(flight) => drive(&engine, &name, &flight).await,
+            Step::Spawn(flight) => {
+                // Taken here: until then the next step would find it without a driver again.
+                if let Some(call) = flight.take() {
+                    let (engine, name) = (engine.clone(), name.clone());
+                    engine.clone().spawn(async move {
+                        let result = call.await;
+                        name.complete(&engine, &flight, By::Engine, result);
+                    });
+                }
+            }
             Step::Lone(flight) => {
                 // Others wait for this call's end: its caller may not be polled for a minute.
                 let left = Moment::now().until(flight.sent().saturating_add(LONE));
@@ -235,7 +249,7 @@ async fn drive(engine: &Arc<Engine>, name: &Arc<Name>, flight: &Arc<Flight>) {
     match flight.take() {
         Some(call) => {
             let result = call.await;
-            name.complete(engine, flight, result);
+            name.complete(engine, flight, By::Engine, result);
         }
         // Its caller just got the reply and says so when it has been read.
         None => name.wake.notified().await,
@@ -281,13 +295,10 @@ impl Ear {
 async fn give_back_for_good(engine: Arc<Engine>, hold: Arc<Hold>, mut tickets: Tickets) {
     let text = &*hold.name.recipe.keys.lock;
     let connection = engine.batch.connection();
-    let give_back = || {
-        let call = hold.name.recipe.release(&hold.field, 0, engine.publish());
-        engine.batch.call(call)
-    };
     let end = hold.stands_until().saturating_add(Duration::from_secs(1));
     let mut pause = Duration::from_millis(10);
-    loop {
+    let mut modes: Vec<Mode> = hold.modes().collect();
+    while let Some(mode) = modes.first().copied() {
         let left = Moment::now().until(end);
         if left.is_zero() {
             return finish_all(tickets, &Err(Error::lost(text, LostReason::Expired)));
@@ -296,10 +307,14 @@ async fn give_back_for_good(engine: Arc<Engine>, hold: Arc<Hold>, mut tickets: T
         if tokio::time::timeout(left, connection.settled()).await.is_err() {
             continue;
         }
-        match released(text, &hold, give_back().await, true) {
+        match released(text, &hold, give_back(&engine, &hold, mode).await, true) {
             Released::Yes(result) => {
-                finish_all(tickets, &result);
-                break;
+                modes.remove(0);
+                if modes.is_empty() {
+                    engine.settle(&hold.name.recipe, hold.id);
+                    finish_all(std::mem::take(&mut tickets), &result);
+                }
+                continue;
             }
             Released::Refused(error) => finish_all(std::mem::take(&mut tickets), &Err(error)),
             Released::Unknown => {}
@@ -309,13 +324,21 @@ async fn give_back_for_good(engine: Arc<Engine>, hold: Arc<Hold>, mut tickets: T
     }
     if hold.unsure.load(Ordering::Relaxed) && connection.may_have_ghosts() {
         // An acquire of it may still run from a connection that we may not kill: look again.
-        let lease = hold.first_sent().until(hold.stands_until());
+        let lease = hold.first_sent().until(hold.stands_until()).min(LONGEST_GHOST);
         let end = Moment::now().saturating_add(lease);
         let mut pause = Duration::from_secs(1).min(lease / 4);
         while Moment::now() < end {
             tokio::time::sleep(pause).await;
             pause *= 2;
-            let _ = give_back().await;
+            for mode in hold.modes() {
+                let _ = give_back(&engine, &hold, mode).await;
+            }
         }
     }
+}
+
+async fn give_back(engine: &Arc<Engine>, hold: &Arc<Hold>, mode: Mode) -> CallResult {
+    let recipe = &hold.name.recipe;
+    let terms = Terms { publish: engine.publish(recipe), ..Terms::of(hold) };
+    engine.batch.call(recipe.release(mode, &terms)).await
 }

@@ -6,7 +6,8 @@
 //! A turn is one owner's time with a hold: a release may pass the hold on to the next waiter of
 //! this process. Id, lease and renewal are the hold's; guards, loss and `max_hold` the turn's.
 
-use crate::engine::queue::Name;
+use crate::engine::queue::{Name, Request};
+use crate::engine::recipe::Mode;
 use crate::error::LostReason;
 use crate::lease::{self, Moment};
 use crate::server::Text;
@@ -46,8 +47,18 @@ pub(crate) enum Visit {
 
 pub(crate) struct Hold {
     pub name: Arc<Name>,
-    /// `<uuid>:<id>`, the field in the hash.
+    /// Never used before, and never again.
+    pub id: u64,
+    /// What the server calls it; of a lock `<uuid>:<id>`, the field in the hash.
     pub field: Text,
+    /// How many permits it asks for; 1 for a lock.
+    pub units: u32,
+    /// What its handle had to say beside the rest.
+    pub extra: Option<Arc<str>>,
+    /// What came with the grant: a fencing token. 0 if nothing did.
+    token: AtomicU64,
+    /// In which modes it was ever asked for, see [`Hold::asked_in`].
+    modes: AtomicU8,
     phase: AtomicU8,
     /// Until when it is certainly held, for its holder.
     deadline: AtomicU64,
@@ -74,11 +85,17 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    pub(crate) fn new(name: Arc<Name>, uuid: &str, id: u64) -> Arc<Self> {
-        let field = Text::from(format!("{uuid}:{id}"));
+    pub(crate) fn new(name: Arc<Name>, uuid: &str, id: u64, request: &Request) -> Arc<Self> {
+        let Request { units, extra, .. } = request;
+        let field = (name.recipe.kind.field)(uuid, id, *units).into();
         Arc::new(Self {
             name,
+            id,
             field,
+            units: *units,
+            extra: extra.clone(),
+            token: AtomicU64::new(0),
+            modes: AtomicU8::new(0),
             phase: AtomicU8::new(Phase::Pending as u8),
             deadline: AtomicU64::new(0),
             stands_until: AtomicU64::new(0),
@@ -116,6 +133,37 @@ impl Hold {
             self.first_sent.compare_exchange(0, now.raw(), Ordering::Relaxed, Ordering::Relaxed);
         self.stands_until.fetch_max(now.saturating_add(lease).raw(), Ordering::Relaxed);
         now
+    }
+
+    /// A command that takes it in this mode leaves now.
+    pub(crate) fn asked_in(&self, mode: Mode) {
+        self.modes.fetch_or(bit(mode), Ordering::Relaxed);
+    }
+
+    /// The modes it may stand in at the server.
+    pub(crate) fn modes(&self) -> impl Iterator<Item = Mode> + use<> {
+        let modes = self.modes.load(Ordering::Relaxed);
+        // What is held alone goes last: while it stands nobody else gets in.
+        [Mode::Shared, Mode::Exclusive].into_iter().filter(move |mode| modes & bit(*mode) != 0)
+    }
+
+    /// Whether it was ever asked for in the mode that keeps others out.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.modes.load(Ordering::Relaxed) & bit(Mode::Exclusive) != 0
+    }
+
+    /// Whether the server has ever said that it is held.
+    pub(crate) fn was_granted(&self) -> bool {
+        self.turn() > 0
+    }
+
+    pub(crate) fn set_token(&self, token: u64) {
+        self.token.store(token, Ordering::Relaxed);
+    }
+
+    /// The fencing token that came with the grant.
+    pub(crate) fn token(&self) -> Option<u64> {
+        Some(self.token.load(Ordering::Relaxed)).filter(|token| *token != 0)
     }
 
     pub(crate) fn first_sent(&self) -> Moment {
@@ -265,9 +313,18 @@ impl Hold {
                 } else if now >= due {
                     Visit::Renew
                 } else {
-                    Visit::Again(due.min(self.deadline()).min(self.longest()))
+                    let next = due.min(self.deadline()).min(self.longest());
+                    // What has no lease and no limit is not watched.
+                    if next == Moment::NEVER { Visit::Forget } else { Visit::Again(next) }
                 }
             }
         }
+    }
+}
+
+fn bit(mode: Mode) -> u8 {
+    match mode {
+        Mode::Exclusive => 1,
+        Mode::Shared => 2,
     }
 }

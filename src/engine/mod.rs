@@ -9,12 +9,14 @@ pub(crate) mod hold;
 pub(crate) mod queue;
 pub(crate) mod recipe;
 pub(crate) mod renewal;
+mod settled;
 pub(crate) mod wakeups;
 
-use crate::config::{PublishMode, Settings, Shown};
+use crate::config::{PublishMode, Settings, Shown, WaitMode};
 use crate::engine::queue::{Name, WokenBy};
-use crate::engine::recipe::Recipe;
+use crate::engine::recipe::{Recipe, Waiting};
 use crate::engine::renewal::Renewal;
+use crate::engine::settled::Settled;
 use crate::engine::wakeups::Wakeups;
 use crate::error::{Error, LostReason, Refusal, refusal};
 use crate::lease::Moment;
@@ -71,7 +73,10 @@ pub(crate) struct Engine {
     pub batch: Arc<Batch>,
     pub wakeups: Arc<Wakeups>,
     pub renewal: Renewal,
-    names: DashMap<Text, Arc<Name>>,
+    /// By kind and name.
+    names: DashMap<(&'static str, Text), Arc<Name>>,
+    /// Calls whose records the server need not keep any more.
+    settled: Settled,
     next_id: AtomicU64,
     /// How long an acquire takes there and back, smoothed, in nanoseconds.
     round_trip: AtomicU64,
@@ -103,6 +108,7 @@ impl Engine {
             wakeups: Wakeups::new(wiring.clone()),
             renewal: Renewal::new(),
             names: DashMap::new(),
+            settled: Settled::default(),
             // Above anything a Java thread id will be: a reader of the key sees whose it is.
             next_id: AtomicU64::new(1_000_000_000),
             round_trip: AtomicU64::new(0),
@@ -153,8 +159,32 @@ impl Engine {
         &self.wiring.settings
     }
 
-    pub(crate) fn publish(&self) -> &'static str {
-        self.wiring.publish()
+    /// How a release tells waiters; empty where nobody listens.
+    pub(crate) fn publish(&self, recipe: &Recipe) -> &'static str {
+        match self.waiting(recipe) {
+            Waiting::Spin => "",
+            Waiting::Listen | Waiting::InLine => self.wiring.publish(),
+        }
+    }
+
+    /// How waiters of this kind learn that they should try again.
+    pub(crate) fn waiting(&self, recipe: &Recipe) -> Waiting {
+        match self.settings().waiting {
+            WaitMode::Messages => recipe.kind.waiting,
+            WaitMode::Spin => Waiting::Spin,
+        }
+    }
+
+    /// The record of this call is not needed any more.
+    pub(crate) fn settle(&self, recipe: &Recipe, id: u64) {
+        if recipe.kind.keeps_records {
+            self.settled.push(recipe, id);
+        }
+    }
+
+    /// What the next call may tell the server to forget.
+    pub(crate) fn settled(&self, recipe: &Recipe) -> Text {
+        if recipe.kind.keeps_records { self.settled.take(recipe) } else { Text::new() }
     }
 
     /// Smooths the time of an acquire, there and back.
@@ -183,19 +213,19 @@ impl Engine {
         if let Some(name) = self.known_name(recipe) {
             return name;
         }
-        let made = self.names.entry(recipe.keys.lock.clone());
+        let made = self.names.entry(recipe.identity());
         Arc::clone(&made.or_insert_with(|| Arc::new(Name::new(recipe.clone()))))
     }
 
     /// The state of a name, if this process has anything to do with it.
     pub(crate) fn known_name(&self, recipe: &Recipe) -> Option<Arc<Name>> {
         // The map's reference ends here: held over another call on the map it could deadlock.
-        self.names.get(&recipe.keys.lock).map(|name| Arc::clone(&name))
+        self.names.get(&recipe.identity()).map(|name| Arc::clone(&name))
     }
 
     /// Forgets a name that nobody uses; only to be called by the name itself.
     pub(crate) fn retire(&self, name: &Name) {
-        self.names.remove_if(&name.recipe.keys.lock, |_, known| std::ptr::eq(&**known, name));
+        self.names.remove_if(&name.recipe.identity(), |_, known| std::ptr::eq(&**known, name));
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -240,8 +270,8 @@ impl Engine {
         let given_back = holds.wait_for(|holds| *holds == 0);
         let _ = tokio::time::timeout(grace, given_back).await;
         let names = self.all_names();
-        let lose = |name: &&Arc<Name>| name.lose_all(self, LostReason::ClientClosed);
-        let lost = names.iter().filter(lose).count();
+        let lose = |name: &Arc<Name>| name.lose_all(self, LostReason::ClientClosed);
+        let lost: usize = names.iter().map(lose).sum();
         if lost > 0 {
             tracing::warn!(locks = lost, "closed with locks still held");
         }

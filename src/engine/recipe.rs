@@ -1,49 +1,300 @@
-//! What to send for a hold of one synchronizer, as data: scripts, keys, channel.
+//! What to send for a hold of one synchronizer, and how its holds behave, as data.
+//!
+//! A synchronizer is a [`Kind`]: which script serves which verb, with which keys and arguments in
+//! which order, and what the engine must know of it. A [`Recipe`] is a kind and a name.
 
-use crate::keys::LockKeys;
+use crate::engine::Engine;
+use crate::engine::hold::Hold;
+use crate::error::Error;
+use crate::keys::Keys;
 use crate::lease::millis;
 use crate::server::Text;
 use crate::server::batch::Call;
-use crate::server::script::{LOCK_ACQUIRE, LOCK_RELEASE, LOCK_RENEW, Script};
+use crate::server::reply::{CallError, code_and_texts};
+use crate::server::script::Script;
 use std::time::Duration;
 
-/// The calls of one hold.
-///
-/// `acquire` takes lease, owner and count; `release` owner, count and the publish command; `renew`
-/// lease and owner. A synchronizer with other keys or scripts is another value of this type.
+/// A key that a script takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Key {
+    /// The name itself.
+    Name,
+    /// Where waiters listen.
+    Channel,
+    /// Another key of the name, by its place in [`Keys::helpers`].
+    Helper(usize),
+    /// The key that belongs to this hold alone.
+    OfHold,
+}
+
+/// An argument that a script takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Arg {
+    /// The TTL asked for, in milliseconds; 0 if it has none.
+    Lease,
+    /// The hold, as the server knows it.
+    Field,
+    /// The hold's number alone.
+    Id,
+    /// The count to reach, or to keep.
+    Count,
+    /// How waiters are told; empty: not at all.
+    Publish,
+    /// How many permits.
+    Units,
+    /// `1` if the hold is known to have been granted, else `0`.
+    Granted,
+    /// Numbers of calls whose records are not needed any more.
+    Settled,
+    /// What the handle says beside the rest.
+    Extra,
+}
+
+/// One script with its keys and arguments, in order.
+#[derive(Debug)]
+pub(crate) struct Verb {
+    pub script: &'static Script,
+    pub keys: &'static [Key],
+    pub args: &'static [Arg],
+}
+
+/// How a hold shares its name with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// With nobody.
+    Exclusive,
+    /// With other holds of this mode, as far as the server lets them in.
+    Shared,
+}
+
+/// Taking and giving back in one mode.
+#[derive(Debug)]
+pub(crate) struct Verbs {
+    pub acquire: Verb,
+    /// `None` if nothing is held.
+    pub release: Option<Verb>,
+}
+
+/// How waiters learn that they should try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// The head of the queue listens to the channel.
+    Listen,
+    /// Nobody is told: the head tries again and again, less and less often.
+    Spin,
+    /// Each has a place in a queue at the server, and a channel of its own.
+    InLine,
+}
+
+/// A script that looks at a name, or frees it by force, beside all holds.
+#[derive(Debug)]
+pub(crate) struct Direct {
+    pub script: &'static Script,
+    pub keys: &'static [Key],
+    /// It takes `read` or `write` as well.
+    pub by_mode: bool,
+}
+
+/// One synchronizer, for the engine.
+#[derive(Debug)]
+pub(crate) struct Kind {
+    /// Names it in logs, and apart from others of the same name.
+    pub name: &'static str,
+    /// Its keys, of its name and this client's uuid.
+    pub keys: fn(name: &str, uuid: &str) -> Result<Keys, Error>,
+    pub exclusive: Option<Verbs>,
+    pub shared: Option<Verbs>,
+    /// Keeps holds of both modes; `None` if they have no lease.
+    pub renew: Option<Verb>,
+    pub inspect: Option<Direct>,
+    pub force_release: Option<Direct>,
+    /// Owners count: who holds it enters again, and asks for it once at a time.
+    pub owned: bool,
+    /// An owner may enter its own hold once more.
+    pub reenters: bool,
+    /// A hold may go from waiter to waiter in memory.
+    pub hands_over: bool,
+    /// What is granted is held; else it is only waited for.
+    pub held: bool,
+    /// The server keeps a record of each call, until it hears that nobody needs it.
+    pub keeps_records: bool,
+    pub waiting: Waiting,
+    /// What the server calls a hold.
+    pub field: FieldOf,
+    /// The one key that belongs to a hold alone, if there is one.
+    pub key_of_hold: fn(name: &str, field: &str) -> String,
+}
+
+/// What the server calls a hold, of this client's uuid and the hold's number and units.
+pub(crate) type FieldOf = fn(uuid: &str, id: u64, units: u32) -> String;
+
+/// `<uuid>:<id>`, as Redisson names a thread.
+pub(crate) fn client_and_id(uuid: &str, id: u64, _units: u32) -> String {
+    format!("{uuid}:{id}")
+}
+
+/// For kinds whose holds have no keys of their own.
+pub(crate) fn no_key(_name: &str, _field: &str) -> String {
+    String::new()
+}
+
+impl Kind {
+    fn verbs(&self, mode: Mode) -> &Verbs {
+        let verbs = match mode {
+            Mode::Exclusive => &self.exclusive,
+            Mode::Shared => &self.shared,
+        };
+        verbs.as_ref().expect("a handle only asks in modes that its kind has")
+    }
+
+    /// Whether several holds may stand at a time.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+}
+
+/// A kind and a name: everything that can be sent for holds of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
-    pub keys: LockKeys,
-    acquire: &'static Script,
-    release: &'static Script,
-    renew: &'static Script,
+    pub kind: &'static Kind,
+    pub keys: Keys,
+}
+
+/// What a call says of its hold.
+pub(crate) struct Terms<'a> {
+    pub hold: &'a Hold,
+    pub lease: Duration,
+    pub count: u32,
+    pub publish: &'static str,
+    pub settled: Text,
+}
+
+impl<'a> Terms<'a> {
+    pub(crate) fn of(hold: &'a Hold) -> Self {
+        let settled = Text::from_static("");
+        Self { hold, lease: Duration::ZERO, count: 0, publish: "", settled }
+    }
 }
 
 impl Recipe {
-    /// The reentrant lock's.
-    pub(crate) fn lock(keys: LockKeys) -> Self {
-        Self { keys, acquire: &LOCK_ACQUIRE, release: &LOCK_RELEASE, renew: &LOCK_RENEW }
+    /// Tells it from everything else in this process.
+    pub(crate) fn identity(&self) -> (&'static str, Text) {
+        (self.kind.name, self.keys.lock.clone())
     }
 
-    pub(crate) fn acquire(&self, owner: &Text, lease: Duration, count: u32) -> Call {
-        let args = vec![decimal(millis(lease)), owner.clone(), decimal(u64::from(count))];
-        self.call(self.acquire, vec![self.keys.lock.clone()], args)
+    pub(crate) fn acquire(&self, mode: Mode, terms: &Terms<'_>) -> Call {
+        self.call(&self.kind.verbs(mode).acquire, terms)
     }
 
-    pub(crate) fn release(&self, owner: &Text, count: u32, publish: &'static str) -> Call {
-        let keys = vec![self.keys.lock.clone(), self.keys.channel.clone()];
-        let args = vec![owner.clone(), decimal(u64::from(count)), Text::from_static(publish)];
-        self.call(self.release, keys, args)
+    pub(crate) fn release(&self, mode: Mode, terms: &Terms<'_>) -> Call {
+        let release = self.kind.verbs(mode).release.as_ref();
+        self.call(release.expect("only what is held is given back"), terms)
     }
 
-    pub(crate) fn renew(&self, owner: &Text, lease: Duration) -> Call {
-        let args = vec![decimal(millis(lease).max(1)), owner.clone()];
-        self.call(self.renew, vec![self.keys.lock.clone()], args)
+    /// `None` if holds of this kind have no lease.
+    pub(crate) fn renew(&self, terms: &Terms<'_>) -> Option<Call> {
+        self.kind.renew.as_ref().map(|verb| self.call(verb, terms))
     }
 
-    fn call(&self, script: &'static Script, keys: Vec<Text>, args: Vec<Text>) -> Call {
-        Call { script, slot: self.keys.slot, keys, args }
+    /// A key that is the same for all holds.
+    fn key(&self, key: &Key) -> Text {
+        match key {
+            Key::Name => self.keys.lock.clone(),
+            Key::Channel => self.keys.channel.clone(),
+            Key::Helper(at) => self.keys.helpers[*at].clone(),
+            Key::OfHold => unreachable!("only calls for a hold have keys of it"),
+        }
     }
+
+    fn call(&self, verb: &'static Verb, terms: &Terms<'_>) -> Call {
+        let key = |key: &Key| match key {
+            Key::OfHold => (self.kind.key_of_hold)(&self.keys.lock, &terms.hold.field).into(),
+            other => self.key(other),
+        };
+        let arg = |arg: &Arg| match arg {
+            Arg::Lease if terms.lease == Duration::MAX => Text::from_static("0"),
+            Arg::Lease => decimal(millis(terms.lease)),
+            Arg::Field => terms.hold.field.clone(),
+            Arg::Id => decimal(terms.hold.id),
+            Arg::Count => decimal(u64::from(terms.count)),
+            Arg::Publish => Text::from_static(terms.publish),
+            Arg::Units => decimal(u64::from(terms.hold.units)),
+            Arg::Granted => decimal(u64::from(terms.hold.was_granted())),
+            Arg::Settled => terms.settled.clone(),
+            Arg::Extra => terms.hold.extra.as_deref().unwrap_or_default().into(),
+        };
+        Call {
+            script: verb.script,
+            slot: self.keys.slot,
+            keys: verb.keys.iter().map(key).collect(),
+            args: verb.args.iter().map(arg).collect(),
+        }
+    }
+}
+
+impl Engine {
+    /// A kind's recipe for a name, if it can be used.
+    pub(crate) fn recipe(&self, kind: &'static Kind, name: &str) -> Result<Recipe, Error> {
+        let keys = (kind.keys)(name, &self.uuid)?;
+        if self.wiring.address.is_cluster() && !keys.share_a_slot() {
+            let why = "in a cluster its braces must pair, or key and channel part ways";
+            return Err(Error::invalid_name(name, why));
+        }
+        Ok(Recipe { kind, keys })
+    }
+
+    /// Looks at a name: a code and texts, as the script's header says.
+    pub(crate) async fn inspect(
+        &self,
+        recipe: &Recipe,
+        mode: Mode,
+    ) -> Result<(i64, Vec<String>), Error> {
+        let direct = recipe.kind.inspect.as_ref().expect("every kind of lock can be looked at");
+        let args = Vec::from_iter(direct.by_mode.then(|| mode_text(mode)));
+        self.run(recipe, direct.script, direct.keys, args).await
+    }
+
+    /// Frees a name from whoever holds it in this mode, or only from one.
+    pub(crate) async fn force_release(
+        &self,
+        recipe: &Recipe,
+        mode: Mode,
+        holder: &str,
+    ) -> Result<(i64, Vec<String>), Error> {
+        let direct = recipe.kind.force_release.as_ref().expect("every kind of lock has one");
+        let mut args = vec![Text::from(holder)];
+        args.extend(direct.by_mode.then(|| mode_text(mode)));
+        args.push(Text::from_static(self.publish(recipe)));
+        self.run(recipe, direct.script, direct.keys, args).await
+    }
+
+    /// Runs a script that is no list; it is not sent again if no answer comes.
+    pub(crate) async fn run(
+        &self,
+        recipe: &Recipe,
+        script: &'static Script,
+        keys: &[Key],
+        args: Vec<Text>,
+    ) -> Result<(i64, Vec<String>), Error> {
+        let name = Some(&*recipe.keys.lock);
+        let keys: Vec<Text> = keys.iter().map(|key| recipe.key(key)).collect();
+        let connection = self.batch.connection();
+        match connection.run_texts(script, recipe.keys.slot, &keys, &args).await {
+            Ok(reply) => code_and_texts(reply).ok_or_else(|| {
+                Error::server(name, &format!("ERR strange reply to {}", script.name))
+            }),
+            Err(CallError::Refused(text)) => Err(Error::server(name, &text)),
+            Err(CallError::NotSent(why)) => Err(Error::unavailable(name, &why, false)),
+            Err(CallError::Unknown(why)) => Err(Error::no_reply(name, &why)),
+        }
+    }
+}
+
+fn mode_text(mode: Mode) -> Text {
+    Text::from_static(match mode {
+        Mode::Exclusive => "write",
+        Mode::Shared => "read",
+    })
 }
 
 fn decimal(number: u64) -> Text {

@@ -6,6 +6,7 @@
 //! hold that is over is dropped when its bucket comes up.
 
 use crate::engine::hold::{Hold, Phase, Visit};
+use crate::engine::recipe::Terms;
 use crate::engine::{Engine, Wiring};
 use crate::error::{Error, LostReason};
 use crate::lease::Moment;
@@ -289,14 +290,15 @@ impl Renewer {
     }
 
     async fn renew(self: Arc<Self>, engine: Arc<Engine>, holds: Vec<Arc<Hold>>) {
-        // In a cluster a list is of one slot.
-        let mut by_slot: BTreeMap<u16, Vec<Arc<Hold>>> = BTreeMap::new();
+        // A list is of one script, and in a cluster of one slot.
+        let mut lists: BTreeMap<(u8, u16), Vec<Arc<Hold>>> = BTreeMap::new();
         for hold in holds {
-            let slot =
-                if self.wiring.address.is_cluster() { hold.name.recipe.keys.slot } else { 0 };
-            by_slot.entry(slot).or_default().push(hold);
+            let recipe = &hold.name.recipe;
+            let Some(renew) = &recipe.kind.renew else { continue };
+            let slot = if self.wiring.address.is_cluster() { recipe.keys.slot } else { 0 };
+            lists.entry((renew.script.index, slot)).or_default().push(hold);
         }
-        for holds in by_slot.into_values() {
+        for holds in lists.into_values() {
             for list in holds.chunks(LONGEST_LIST) {
                 let Ok(place) = self.places.clone().acquire_owned().await else {
                     return;
@@ -336,8 +338,13 @@ impl Renewer {
         if jobs.is_empty() {
             return;
         }
-        let calls: Vec<Call> =
-            jobs.iter().map(|job| job.hold.name.recipe.renew(&job.hold.field, job.lease)).collect();
+        let calls = jobs.iter().map(|job| {
+            let recipe = &job.hold.name.recipe;
+            let publish = engine.publish(recipe);
+            let terms = Terms { lease: job.lease, publish, ..Terms::of(&job.hold) };
+            recipe.renew(&terms).expect("holds without a lease are not on the wheel's list")
+        });
+        let calls: Vec<Call> = calls.collect();
         let sent = Moment::now();
         for job in jobs.iter().filter(|job| job.extends) {
             job.hold.asked(job.lease);

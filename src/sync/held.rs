@@ -3,6 +3,7 @@
 use crate::client::Shared;
 use crate::engine::hold::Hold;
 use crate::engine::queue::{Grant, Name};
+use crate::engine::recipe::Terms;
 use crate::error::{Error, LostReason};
 use crate::lease;
 use crate::owner::Owner;
@@ -109,7 +110,9 @@ impl Held {
                 None => Error::not_held(self.name()),
             });
         }
-        let call = self.name.recipe.renew(&hold.field, lease);
+        let recipe = &self.name.recipe;
+        let terms = Terms { lease, publish: engine.publish(recipe), ..Terms::of(hold) };
+        let call = recipe.renew(&terms).expect("a lock has a lease");
         let sent = hold.asked(lease);
         let error = match engine.batch.call(call).await {
             Ok(answer) if answer.code == 0 => {

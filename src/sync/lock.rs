@@ -2,24 +2,67 @@
 
 use crate::client::Shared;
 use crate::config::Reentry;
-use crate::engine::queue::{Grant, Request};
-use crate::engine::recipe::Recipe;
+use crate::engine::queue::Request;
+use crate::engine::recipe::{
+    Arg, Direct, Key, Kind, Mode, Recipe, Verb, Verbs, Waiting, client_and_id, no_key,
+};
 use crate::error::{Error, LostReason};
-use crate::keys::LockKeys;
+use crate::keys::Keys;
 use crate::lease::{Lease, Moment};
 use crate::owner::{Owner, PollContext};
-use crate::server::Text;
-use crate::server::reply::{CallError, code_and_texts};
-use crate::server::script::{LOCK_FORCE_RELEASE, LOCK_INSPECT, Script};
-use crate::sync::{Held, Holder};
+use crate::server::script::{
+    LOCK_ACQUIRE, LOCK_FORCE_RELEASE, LOCK_INSPECT, LOCK_RELEASE, LOCK_RENEW,
+};
+use crate::sync::{Held, Holder, LockGuard};
 use std::fmt;
 use std::future::poll_fn;
-use std::ops::Deref;
 use std::panic::Location;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use tracing::Instrument;
+
+/// What gives back a hold of the reentrant lock, and of others that share its hash.
+pub(crate) const RELEASE: Verb = Verb {
+    script: &LOCK_RELEASE,
+    keys: &[Key::Name, Key::Channel],
+    args: &[Arg::Field, Arg::Count, Arg::Publish],
+};
+
+/// What renews it.
+pub(crate) const RENEW: Verb =
+    Verb { script: &LOCK_RENEW, keys: &[Key::Name], args: &[Arg::Lease, Arg::Field] };
+
+pub(crate) const FORCE_RELEASE: Direct =
+    Direct { script: &LOCK_FORCE_RELEASE, keys: &[Key::Name, Key::Channel], by_mode: false };
+
+pub(crate) const INSPECT: Direct =
+    Direct { script: &LOCK_INSPECT, keys: &[Key::Name], by_mode: false };
+
+pub(crate) static LOCK: Kind = Kind {
+    name: "lock",
+    keys: |name, _| Keys::lock(name),
+    exclusive: Some(Verbs {
+        acquire: Verb {
+            script: &LOCK_ACQUIRE,
+            keys: &[Key::Name],
+            args: &[Arg::Lease, Arg::Field, Arg::Count],
+        },
+        release: Some(RELEASE),
+    }),
+    shared: None,
+    renew: Some(RENEW),
+    inspect: Some(INSPECT),
+    force_release: Some(FORCE_RELEASE),
+    owned: true,
+    reenters: true,
+    hands_over: true,
+    held: true,
+    keeps_records: false,
+    waiting: Waiting::Listen,
+    field: client_and_id,
+    key_of_hold: no_key,
+};
 
 /// A reentrant lock, held by at most one owner in all processes that share a Redis.
 ///
@@ -85,6 +128,9 @@ use tracing::Instrument;
 pub struct Lock {
     shared: Arc<Shared>,
     recipe: Result<Arc<Recipe>, Error>,
+    mode: Mode,
+    /// What the acquiring script is told beside the rest.
+    extra: Option<Arc<str>>,
     lease: Lease,
     max_hold: Option<Duration>,
     label: Option<Arc<str>>,
@@ -93,18 +139,19 @@ pub struct Lock {
 
 /// # Settings of a handle
 impl Lock {
-    pub(crate) fn new(shared: Arc<Shared>, name: &str) -> Self {
+    /// A handle on a lock of this kind.
+    pub(crate) fn new(shared: Arc<Shared>, kind: &'static Kind, mode: Mode, name: &str) -> Self {
         let settings = shared.engine().settings();
         let (max_hold, label) = (settings.max_hold, settings.label.clone());
-        let cluster = shared.engine().wiring.address.is_cluster();
-        let recipe = LockKeys::new(name).and_then(|keys| {
-            if cluster && !keys.share_a_slot() {
-                let why = "in a cluster its braces must pair, or key and channel part ways";
-                return Err(Error::invalid_name(name, why));
-            }
-            Ok(Arc::new(Recipe::lock(keys)))
-        });
-        Self { shared, recipe, lease: Lease::Renewed, max_hold, label, owner: None }
+        let recipe = shared.engine().recipe(kind, name).map(Arc::new);
+        let (lease, owner, extra) = (Lease::Renewed, None, None);
+        Self { shared, recipe, mode, extra, lease, max_hold, label, owner }
+    }
+
+    /// Tells the acquiring script something beside the rest.
+    pub(crate) fn extra(mut self, extra: impl Into<Arc<str>>) -> Self {
+        self.extra = Some(extra.into());
+        self
     }
 
     /// The lease of acquisitions that name none; [`Lease::Renewed`] if this is not called.
@@ -348,7 +395,7 @@ impl Lock {
             let Some(name) = engine.known_name(recipe) else {
                 return Err(Error::not_held(&recipe.keys.lock));
             };
-            let leave = |ticket: &_| name.leave_as(engine, &owner, ticket);
+            let leave = |ticket: &_| name.leave_as(engine, &owner, lock.mode, ticket);
             engine.give_back(&name, leave).await
         }
     }
@@ -388,18 +435,17 @@ impl Lock {
     async fn force(&self, holder: Option<&Holder>) -> Result<bool, Error> {
         let recipe = self.recipe()?;
         let engine = self.shared.engine();
-        let keys = vec![recipe.keys.lock.clone(), recipe.keys.channel.clone()];
         let field = holder.map_or("", Holder::as_str);
-        let args = vec![Text::from(field), Text::from_static(engine.publish())];
-        let (code, texts) = self.run(&LOCK_FORCE_RELEASE, keys, args).await?;
+        let (code, texts) = engine.force_release(recipe, self.mode, field).await?;
         let text = texts.first().map_or("", String::as_str);
         if code == -2 {
             return Err(Error::server(Some(&recipe.keys.lock), text));
         }
-        let standing = engine.known_name(recipe).and_then(|name| Some((name.standing()?, name)));
-        if let Some((hold, name)) = standing {
-            if holder.is_none_or(|holder| holder.as_str() == &*hold.field) {
-                name.lose(engine, &hold, LostReason::Removed);
+        if let Some(name) = engine.known_name(recipe) {
+            for hold in name.standing(self.mode) {
+                if holder.is_none_or(|holder| holder.as_str() == &*hold.field) {
+                    name.lose(engine, &hold, LostReason::Removed);
+                }
             }
         }
         if code == -4 {
@@ -456,8 +502,7 @@ impl Lock {
 
     async fn inspect(&self) -> Result<Option<(Holder, Duration)>, Error> {
         let recipe = self.recipe()?;
-        let (code, texts) =
-            self.run(&LOCK_INSPECT, vec![recipe.keys.lock.clone()], Vec::new()).await?;
+        let (code, texts) = self.shared.engine().inspect(recipe, self.mode).await?;
         let text = texts.first().map_or("", String::as_str);
         match u64::try_from(code) {
             Ok(left) => Ok(Some((Holder::new(text), Duration::from_millis(left)))),
@@ -480,7 +525,7 @@ impl Lock {
         let Ok(recipe) = &self.recipe else { return 0 };
         let engine = self.shared.engine();
         let name = engine.known_name(recipe);
-        name.map_or(0, |name| name.count_of(engine, &self.current_owner()))
+        name.map_or(0, |name| name.count_of(engine, &self.current_owner(), self.mode))
     }
 }
 
@@ -505,6 +550,9 @@ impl Lock {
             owner: self.asking_owner(settings.reentry),
             // Where this future is polled: a branch of a join set has a waker of its own.
             context: poll_fn(|cx| Poll::Ready(PollContext::of(cx.waker()))).await,
+            mode: self.mode,
+            units: 1,
+            extra: self.extra.clone(),
             lease,
             length,
             max_hold: self.max_hold,
@@ -518,8 +566,7 @@ impl Lock {
         let span = tracing::debug_span!("acquire", %lock, ?wait, ?length);
         let acquired = engine.acquire(recipe, request).instrument(span).await?;
         Ok(acquired.map(|(name, grant)| {
-            let held = Held { shared: self.shared.clone(), name, grant, owner };
-            LockGuard { held, armed: true }
+            LockGuard::new(Held { shared: self.shared.clone(), name, grant, owner })
         }))
     }
 
@@ -539,25 +586,6 @@ impl Lock {
             _ => owner,
         }
     }
-
-    async fn run(
-        &self,
-        script: &'static Script,
-        keys: Vec<Text>,
-        args: Vec<Text>,
-    ) -> Result<(i64, Vec<String>), Error> {
-        let recipe = self.recipe()?;
-        let name = Some(&*recipe.keys.lock);
-        let connection = self.shared.engine().batch.connection();
-        match connection.run_texts(script, recipe.keys.slot, &keys, &args).await {
-            Ok(reply) => code_and_texts(reply).ok_or_else(|| {
-                Error::server(name, &format!("ERR strange reply to {}", script.name))
-            }),
-            Err(CallError::Refused(text)) => Err(Error::server(name, &text)),
-            Err(CallError::NotSent(why)) => Err(Error::unavailable(name, &why, false)),
-            Err(CallError::Unknown(why)) => Err(Error::no_reply(name, &why)),
-        }
-    }
 }
 
 impl fmt::Debug for Lock {
@@ -567,127 +595,5 @@ impl fmt::Debug for Lock {
             .field("lease", &self.lease)
             .field("owner", &self.owner)
             .finish_non_exhaustive()
-    }
-}
-
-/// A held lock; dropping it gives the lock back.
-///
-/// Bind it to a name: `let _ = lock.lock().await?` drops it at once.
-///
-/// Dropping queues the release and returns; it is retried until the lease would have ended anyway.
-/// To know that it is through, call [`unlock`](LockGuard::unlock). A guard may be dropped in
-/// another task or thread, also outside a runtime; that is logged, because nested holds of the
-/// task it came from may rely on it.
-///
-/// Everything of [`Held`] can be called on it.
-#[must_use = "dropping the guard gives the lock back: bind it, `let _guard = ..`, not `let _ = ..`"]
-pub struct LockGuard {
-    held: Held,
-    armed: bool,
-}
-
-impl LockGuard {
-    /// Gives the lock back and waits until it is free (or, nested, held once less).
-    ///
-    /// # Errors
-    ///
-    /// As for [`Lock::unlock`].
-    ///
-    /// # Cancel safety
-    ///
-    /// The lock is given back whether or not the future is awaited to its end.
-    pub async fn unlock(mut self) -> Result<(), Error> {
-        self.armed = false;
-        let Held { shared, name, grant, .. } = &self.held;
-        // The closure runs at once: from here on only the engine has the entry.
-        shared.engine().give_back(name, |t| name.leave(shared.engine(), grant, Some(t))).await
-    }
-
-    /// Leaves the hold without a guard, to be given back by [`Lock::unlock`] of the same owner.
-    ///
-    /// Nothing tells us that a task has ended. So a forgotten hold of a task (or thread) is not
-    /// renewed any more: its lease runs out. One of an explicit [`Owner`] is renewed for as long as
-    /// somebody keeps that owner.
-    pub fn forget(mut self) {
-        self.armed = false;
-        let Held { shared, name, grant, .. } = &self.held;
-        name.forget(shared.engine(), grant);
-    }
-
-    /// Gives the hold an owner of its own, before it leaves its task.
-    ///
-    /// The task it came from can then ask for the lock again without re-entering.
-    pub fn detach(mut self) -> Self {
-        self.held.owner = Owner::new();
-        self.held.name.hand_to(&self.held.grant, &self.held.owner);
-        self
-    }
-
-    /// Runs a body under this guard, in a scope inside its owner.
-    async fn run<F, Fut>(self, body: F) -> Result<Fut::Output, Error>
-    where
-        F: FnOnce(Held) -> Fut,
-        Fut: Future,
-    {
-        let held = self.held.clone();
-        let Grant { hold, turn, .. } = held.grant.clone();
-        let scoped = Owner::child(&held.owner).enter(async move { body(held).await });
-        let value = {
-            let mut scoped = std::pin::pin!(scoped);
-            let mut lost = std::pin::pin!(hold.wait_lost(turn));
-            poll_fn(|cx| {
-                // Looked at before every poll of the body: past the deadline it does not go on.
-                if let Some(reason) = hold.lost_in(turn) {
-                    return Poll::Ready(Err(reason));
-                }
-                if let Poll::Ready(value) = scoped.as_mut().poll(cx) {
-                    return Poll::Ready(Ok(value));
-                }
-                lost.as_mut().poll(cx).map(Err)
-            })
-            .await
-        };
-        let value = value.map_err(|reason| Error::lost(self.name(), reason))?;
-        let shown = self.shared.engine().shown(&self.name).to_string();
-        match self.unlock().await {
-            Err(error) if error.is_lost() => Err(error),
-            Err(error) => {
-                tracing::warn!(lock = shown, %error, "the release after a body got no clear answer");
-                Ok(value)
-            }
-            Ok(()) => Ok(value),
-        }
-    }
-}
-
-impl Deref for LockGuard {
-    type Target = Held;
-
-    fn deref(&self) -> &Held {
-        &self.held
-    }
-}
-
-impl Drop for LockGuard {
-    fn drop(&mut self) {
-        if !self.armed {
-            return;
-        }
-        let Held { shared, name, grant, owner } = &self.held;
-        let engine = shared.engine();
-        if owner.is_default() && *owner != Owner::default_here() {
-            tracing::warn!(
-                lock = %engine.shown(name),
-                "a guard was dropped in another task than it was taken in; detach() it first"
-            );
-        }
-        // A lost hold was told about already, and a release that fails is retried.
-        drop(name.leave(engine, grant, None));
-    }
-}
-
-impl fmt::Debug for LockGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LockGuard").field(&self.held).finish()
     }
 }

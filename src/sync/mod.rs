@@ -1,7 +1,10 @@
-//! What users see: one synchronizer a file, each a recipe, a guard and docs.
+//! What users see: one synchronizer a file.
 
+mod guard;
 mod held;
 mod lock;
 
+pub use guard::LockGuard;
 pub use held::{Held, Holder};
-pub use lock::{Lock, LockGuard};
+pub(crate) use lock::LOCK;
+pub use lock::Lock;

@@ -5,9 +5,10 @@ use crate::engine::hold::{Hold, Phase};
 use crate::engine::queue::flight::{
     CallFuture, Flight, FlightKind, Read, Released, passes, read, released,
 };
-use crate::engine::queue::held::{Entry, Held};
+use crate::engine::queue::held::{Counts, Entry, Held};
 use crate::engine::queue::waiter::{Grant, Outcome, Tickets, Waiter, finish_all};
 use crate::engine::queue::{Echo, Name, State};
+use crate::engine::recipe::{Mode, Terms, Waiting};
 use crate::engine::renewal::first_due;
 use crate::error::{Error, LostReason};
 use crate::lease::{Lease, Moment};
@@ -21,6 +22,18 @@ use std::time::Duration;
 /// How long our head lets others go first after a release.
 const SHORTEST_STAND_BACK: Duration = Duration::from_micros(200);
 const LONGEST_STAND_BACK: Duration = Duration::from_millis(5);
+
+/// The first pause of one that spins, and how often it doubles: up to 128 ms, as Redisson's does.
+const SHORTEST_SPIN: Duration = Duration::from_millis(1);
+const LONGEST_SPIN: u32 = 7;
+
+/// Who reads the answer to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// Who asked, and looks for the outcome right after this.
+    Caller,
+    Engine,
+}
 
 /// A call to be driven; one that follows a call without an answer waits until that one has run or
 /// never will.
@@ -66,10 +79,12 @@ impl Name {
         state.try_now = false;
         let attempt = waiter.slot.lock().attempt.take();
         let resent = attempt.is_some();
-        let hold =
-            attempt.unwrap_or_else(|| Hold::new(self.clone(), &engine.uuid, engine.next_id()));
-        let length = waiter.request.length;
-        let call = self.recipe.acquire(&hold.field, length, 1);
+        let request = &waiter.request;
+        let hold = attempt
+            .unwrap_or_else(|| Hold::new(self.clone(), &engine.uuid, engine.next_id(), request));
+        let length = request.length;
+        hold.asked_in(request.mode);
+        let call = self.recipe.acquire(request.mode, &self.terms(engine, &hold, length, 1));
         let sent = hold.asked(length);
         // Watched before it is sent, so that no grant is ever without its timer.
         let look = engine.settings().uncollected.min(length / 6);
@@ -78,36 +93,52 @@ impl Name {
         state.launch(FlightKind::Fresh { hold, waiter }, sent, call)
     }
 
-    /// Enters the hold once more.
+    /// What a call says of a hold.
+    fn terms<'a>(&self, engine: &Engine, hold: &'a Hold, lease: Duration, count: u32) -> Terms<'a> {
+        let (publish, settled) = (engine.publish(&self.recipe), engine.settled(&self.recipe));
+        Terms { hold, lease, count, publish, settled }
+    }
+
+    /// Enters a hold once more.
     pub(super) fn enter(
         self: &Arc<Self>,
         engine: &Arc<Engine>,
         state: &mut State,
+        at: usize,
         waiter: &Arc<Waiter>,
     ) -> Arc<Flight> {
-        let held = state.hold.as_ref().expect("only a hold that stands is entered");
-        let (hold, count, unsure) = (held.hold.clone(), held.count + 1, held.unsure);
-        let length = waiter.request.length;
-        let call = self.recipe.acquire(&hold.field, length, count);
+        let held = &state.holds[at];
+        let (mode, length) = (waiter.request.mode, waiter.request.length);
+        let (hold, count) = (held.hold.clone(), held.counts.of(mode) + 1);
+        let unsure = held.unsure != Counts::default();
+        hold.asked_in(mode);
+        let call = self.recipe.acquire(mode, &self.terms(engine, &hold, length, count));
         let sent = hold.asked(length);
         let call = prepare(engine, call, unsure);
         state.launch(FlightKind::Enter { hold, waiter: waiter.clone(), count }, sent, call)
     }
 
     /// Brings the server's count down to that of the entries; gives the hold back at none.
-    pub(super) fn lower(self: &Arc<Self>, engine: &Arc<Engine>, state: &mut State) -> Arc<Flight> {
-        let held = state.hold.as_mut().expect("only a hold that stands is lowered");
-        let (hold, unsure) = (held.hold.clone(), held.unsure);
-        let count = held.entries.len() as u32;
-        let tickets = Mutex::new(std::mem::take(&mut held.tickets));
-        let call = self.recipe.release(&hold.field, count, engine.publish());
-        let kind = if count == 0 {
+    pub(super) fn lower(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        state: &mut State,
+        at: usize,
+    ) -> Arc<Flight> {
+        let held = &mut state.holds[at];
+        let mode = held.behind().expect("only a hold that is behind is lowered");
+        let (hold, count) = (held.hold.clone(), held.entered(mode));
+        let unsure = held.unsure != Counts::default();
+        let last = held.entries.is_empty() && held.has_only(mode);
+        let tickets = Mutex::new(held.take_tickets(mode));
+        let call = self.recipe.release(mode, &self.terms(engine, &hold, Duration::ZERO, count));
+        let kind = if last {
             // From here on nothing renews it.
             hold.advance(Phase::Ending);
-            let held = state.hold.take().expect("looked at above");
+            let held = state.holds.swap_remove(at);
             FlightKind::Final { hold, tickets, _counted: held.counted }
         } else {
-            FlightKind::Lower { hold, count, tickets }
+            FlightKind::Lower { hold, mode, count, tickets }
         };
         let call = prepare(engine, call, unsure);
         state.launch(kind, Moment::now(), call)
@@ -118,22 +149,23 @@ impl Name {
         self: &Arc<Self>,
         engine: &Arc<Engine>,
         flight: &Arc<Flight>,
+        by: By,
         result: CallResult,
     ) {
         let mut state = self.state.lock();
-        state.flight = None;
+        state.flights.retain(|other| !Arc::ptr_eq(other, flight));
         match &flight.kind {
             FlightKind::Fresh { hold, waiter } => {
                 engine.measure_round_trip(flight.sent.until(Moment::now()));
                 state.stood_back(&result);
-                self.asked(engine, &mut state, hold, waiter, result);
+                self.asked(engine, &mut state, hold, waiter, by, result);
             }
             FlightKind::Enter { hold, waiter, count } => {
-                self.entered(engine, &mut state, hold, waiter, *count, flight.sent, result);
+                self.entered(engine, &mut state, hold, waiter, *count, by, flight.sent, result);
             }
-            FlightKind::Lower { hold, count, tickets } => {
+            FlightKind::Lower { hold, mode, count, tickets } => {
                 let tickets = std::mem::take(&mut *tickets.lock());
-                self.lowered(engine, &mut state, hold, *count, tickets, result);
+                self.lowered(engine, &mut state, hold, *mode, *count, tickets, result);
             }
             FlightKind::Final { hold, tickets, .. } => {
                 let tickets = std::mem::take(&mut *tickets.lock());
@@ -149,14 +181,19 @@ impl Name {
         state: &mut State,
         hold: &Arc<Hold>,
         waiter: &Arc<Waiter>,
+        by: By,
         result: CallResult,
     ) {
         let now = Moment::now();
         let request = &waiter.request;
         let cancelled = waiter.slot.lock().cancelled;
         match read(result) {
-            Read::Done => {
+            Read::Done(text) => {
                 state.failures = 0;
+                state.refusals = 0;
+                if !self.recipe.kind.held {
+                    return self.open(state, hold, waiter);
+                }
                 // Counted from the first send: which of several was granted nobody knows.
                 hold.extended(hold.first_sent(), request.length);
                 if now >= hold.deadline() {
@@ -166,6 +203,9 @@ impl Name {
                     state.try_now = true;
                     return self.wait_on(engine, state, waiter, cancelled);
                 }
+                if let Some(token) = text.and_then(|text| text.parse().ok()) {
+                    hold.set_token(token);
+                }
                 hold.begin_turn(request.longest(now));
                 if !cancelled && request.lease == Lease::Renewed {
                     // Before it counts as held: the wheel, coming by in between, would take it
@@ -174,34 +214,40 @@ impl Name {
                     hold.renew_for(Some(watchdog), first_due(now, watchdog));
                 }
                 hold.advance(Phase::Held);
-                state.hold = Some(Held {
+                state.holds.push(Held {
                     hold: hold.clone(),
                     entries: Vec::with_capacity(1),
-                    count: 1,
-                    unsure: false,
+                    counts: Counts::once(request.mode),
+                    unsure: Counts::default(),
                     tickets: Vec::new(),
                     retry_at: Moment::default(),
                     verified: now,
                     counted: engine.count_hold(),
                 });
                 if !cancelled {
-                    self.grant(engine, state, waiter);
+                    let at = state.holds.len() - 1;
+                    self.grant(engine, state, at, waiter, by);
                 }
-                // Everyone else here now waits for us.
-                for other in &state.queue {
-                    other.slot.lock().refused = true;
+                match request.mode {
+                    // Everyone else here now waits for us.
+                    Mode::Exclusive => {
+                        for other in &state.queue {
+                            other.slot.lock().refused = true;
+                        }
+                        self.end_overdue(state, now);
+                    }
+                    // Where one gets in, there may be room for those behind it.
+                    Mode::Shared => state.surge = state.queue.len(),
                 }
-                self.end_overdue(state, now);
-                state.sort_entrants();
+                state.sort_entrants(self.recipe.kind);
             }
             Read::Refused { ttl, holder } => {
+                state.failures = 0;
+                state.surge = 0;
+                state.holder = holder;
                 hold.advance(Phase::Over);
                 self.lay_ghosts(engine, hold);
-                state.failures = 0;
-                state.holder = holder;
-                let cap = engine.settings().fallback_cap;
-                let jitter = Duration::from_micros(1_000 + fastrand::u64(0..4_000));
-                let wait = ttl.map_or(cap, |ttl| (ttl + jitter).min(cap));
+                let wait = self.pause_after_refusal(engine, state, ttl);
                 state.next_try = now.saturating_add(wait);
                 waiter.slot.lock().refused = true;
                 for other in &state.queue {
@@ -228,6 +274,36 @@ impl Name {
                 self.retry(engine, state, hold, waiter, cancelled);
             }
         }
+    }
+
+    /// What was waited for has come, and is not held: everyone here goes on.
+    fn open(&self, state: &mut State, hold: &Arc<Hold>, waiter: &Arc<Waiter>) {
+        hold.advance(Phase::Over);
+        let State { queue, asking, .. } = state;
+        for waiter in queue.drain(..).chain([waiter.clone()]) {
+            asking.remove(&waiter.request.owner.key());
+            let grant = Grant { hold: hold.clone(), turn: 0, entry: 0 };
+            waiter.finish(Outcome::Granted(grant));
+        }
+    }
+
+    /// How long the head sleeps, should nobody wake it.
+    fn pause_after_refusal(
+        &self,
+        engine: &Engine,
+        state: &mut State,
+        ttl: Option<Duration>,
+    ) -> Duration {
+        let cap = engine.settings().fallback_cap;
+        let jitter = Duration::from_micros(1_000 + fastrand::u64(0..4_000));
+        let lease = ttl.map_or(cap, |ttl| (ttl + jitter).min(cap));
+        if engine.waiting(&self.recipe) != Waiting::Spin {
+            return lease;
+        }
+        // Exponential, with half of it left to chance: those who met here do not meet again.
+        let most = SHORTEST_SPIN * 2u32.pow(state.refusals.min(LONGEST_SPIN));
+        state.refusals += 1;
+        lease.min(most / 2 + most.mul_f64(fastrand::f64()) / 2)
     }
 
     /// The attempt came to nothing; the same hold is asked for again, unless it is too late.
@@ -288,18 +364,21 @@ impl Name {
         hold: &Arc<Hold>,
         waiter: &Arc<Waiter>,
         count: u32,
+        by: By,
         sent: Moment,
         result: CallResult,
     ) {
         let now = Moment::now();
         let cancelled = waiter.slot.lock().cancelled;
-        let Some(held) = state.hold.as_mut().filter(|held| Arc::ptr_eq(&held.hold, hold)) else {
+        let mode = waiter.request.mode;
+        let Some(at) = state.holds.iter().position(|held| Arc::ptr_eq(&held.hold, hold)) else {
             let reason = hold.lost().unwrap_or(LostReason::Removed);
             return waiter.finish(Outcome::Failed(Error::lost(self.text(), reason)));
         };
+        let held = &mut state.holds[at];
         match read(result) {
-            Read::Done => {
-                held.count = count;
+            Read::Done(_) => {
+                held.counts.set(mode, count);
                 hold.extended(sent, waiter.request.length);
                 if waiter.request.max_hold.is_some() && !cancelled {
                     hold.shorten_turn(waiter.request.longest(now));
@@ -307,24 +386,27 @@ impl Name {
                     engine.renewal.watch(engine, hold, now);
                 }
                 if !cancelled {
-                    self.grant(engine, state, waiter);
+                    self.grant(engine, state, at, waiter, by);
                 }
             }
             Read::Gone | Read::Refused { .. } => {
-                self.lose_now(engine, state, LostReason::Removed);
+                self.lose_now(engine, state, at, LostReason::Removed);
                 waiter.finish(Outcome::Failed(Error::lost(self.text(), LostReason::Removed)));
             }
             Read::Failed(text) if !passes(&text) => {
                 waiter.finish(Outcome::Failed(Error::server(Some(self.text()), &text)));
             }
             unknown => {
-                held.unsure |= matches!(unknown, Read::Unknown(_));
+                let unsure = matches!(unknown, Read::Unknown(_));
+                if unsure {
+                    held.unsure.set(mode, 1);
+                }
                 held.retry_at = now.saturating_add(Duration::from_millis(20));
                 if cancelled {
                     return;
                 }
                 if waiter.request.is_over(now) {
-                    let unsure = held.unsure;
+                    let unsure = held.unsure.of(mode) > 0;
                     let why = "no reply within the wait";
                     let error = Error::unavailable(Some(self.text()), why, unsure);
                     return waiter.finish(Outcome::Failed(error));
@@ -335,40 +417,63 @@ impl Name {
         }
     }
 
+    #[allow(clippy::too_many_arguments, reason = "one caller, which has them all apart")]
     pub(super) fn lowered(
         self: &Arc<Self>,
         engine: &Arc<Engine>,
         state: &mut State,
         hold: &Arc<Hold>,
+        mode: Mode,
         count: u32,
         tickets: Tickets,
         result: CallResult,
     ) {
-        let Some(held) = state.hold.as_mut().filter(|held| Arc::ptr_eq(&held.hold, hold)) else {
+        let Some(at) = state.holds.iter().position(|held| Arc::ptr_eq(&held.hold, hold)) else {
             let reason = hold.lost().unwrap_or(LostReason::Removed);
             return finish_all(tickets, &Err(Error::lost(self.text(), reason)));
         };
+        let held = &mut state.holds[at];
         let retry_at = Moment::now().saturating_add(Duration::from_millis(50));
         match read(result) {
-            Read::Done => {
-                held.count = count;
-                held.unsure = false;
+            // Of the last release in one mode the server says that it is done, not what is kept.
+            Read::Refused { .. } if count == 0 => {
+                Self::is_lowered(state, at, mode, count);
+                finish_all(tickets, &Ok(()));
+            }
+            Read::Done(_) => {
+                Self::is_lowered(state, at, mode, count);
+                finish_all(tickets, &Ok(()));
+            }
+            // The answer to one that was sent before may have been lost.
+            Read::Gone if count == 0 && held.unsure.of(mode) > 0 => {
+                Self::is_lowered(state, at, mode, count);
                 finish_all(tickets, &Ok(()));
             }
             Read::Gone | Read::Refused { .. } => {
-                self.lose_now(engine, state, LostReason::Removed);
+                self.lose_now(engine, state, at, LostReason::Removed);
                 finish_all(tickets, &Err(Error::lost(self.text(), LostReason::Removed)));
             }
             Read::Failed(text) if !passes(&text) => {
-                held.unsure = true;
+                held.unsure.set(mode, 1);
                 held.retry_at = retry_at;
                 finish_all(tickets, &Err(Error::server(Some(self.text()), &text)));
             }
             _ => {
-                held.unsure = true;
+                held.unsure.set(mode, 1);
                 held.retry_at = retry_at;
-                held.tickets.splice(0..0, tickets);
+                held.tickets.extend(tickets.into_iter().map(|ticket| (mode, ticket)));
             }
+        }
+    }
+
+    /// The server has been brought level with the entries in one mode.
+    fn is_lowered(state: &mut State, at: usize, mode: Mode, count: u32) {
+        let held = &mut state.holds[at];
+        held.counts.set(mode, count);
+        held.unsure.set(mode, 0);
+        if mode == Mode::Exclusive && count == 0 {
+            // A downgrade: who may share it need not wait any longer.
+            state.try_now = true;
         }
     }
 
@@ -385,11 +490,13 @@ impl Name {
         state.try_now = true;
         state.woken_by = "release";
         hold.advance(Phase::Over);
-        if let Ok(Answer { code: told @ 0.., .. }) = result {
+        if let (Ok(Answer { code: told @ 0.., .. }), true) = (&result, hold.is_exclusive()) {
+            let told = *told;
             self.let_others_go_first(engine, state, told as u64, now);
         }
         match released(self.text(), hold, result, false) {
             Released::Yes(result) => {
+                engine.settle(&self.recipe, hold.id);
                 finish_all(tickets, &result);
                 self.lay_ghosts(engine, hold);
             }
@@ -418,14 +525,22 @@ impl Name {
     }
 
     /// Lets a waiter in.
-    pub(super) fn grant(&self, engine: &Arc<Engine>, state: &mut State, waiter: &Arc<Waiter>) {
-        let held = state.hold.as_mut().expect("a grant enters a hold that stands");
-        let request = &waiter.request;
+    pub(super) fn grant(
+        &self,
+        engine: &Arc<Engine>,
+        state: &mut State,
+        at: usize,
+        waiter: &Arc<Waiter>,
+        by: By,
+    ) {
         state.next_entry += 1;
         let id = state.next_entry;
+        let held = &mut state.holds[at];
+        let request = &waiter.request;
         let now = Moment::now();
         held.entries.push(Entry {
             id,
+            mode: request.mode,
             owner: request.owner.key(),
             alive: request.owner.liveness(),
             context: request.owner.is_default().then(|| request.context.clone()),
@@ -433,7 +548,7 @@ impl Name {
             guarded: true,
             label: request.label.clone(),
             at: request.at,
-            offered: Some((now, waiter.clone())),
+            offered: (by == By::Engine).then(|| (now, waiter.clone())),
         });
         let due = held.update_renewal(engine.settings().watchdog);
         let hold = held.hold.clone();

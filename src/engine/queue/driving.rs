@@ -1,15 +1,20 @@
 //! What the driver of a name does next.
 
 use crate::engine::Engine;
-use crate::engine::queue::held::{Held, MayEnter};
+use crate::engine::queue::flight::Flight;
+use crate::engine::queue::held::Held;
 use crate::engine::queue::waiter::{Outcome, Waiter};
-use crate::engine::queue::{Echo, Name, State, Step, WokenBy};
+use crate::engine::queue::{Admission, Echo, Name, State, Step, WokenBy};
+use crate::engine::recipe::Waiting;
 use crate::error::Error;
 use crate::lease::Moment;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+/// How long a caller's own call is left to it when others wait for its end.
+pub(crate) const LONE: Duration = Duration::from_millis(1);
 
 /// When a wait is worth a warning.
 const LONG_WAIT: Duration = Duration::from_secs(5);
@@ -27,7 +32,8 @@ impl Name {
         self.notice_loss(engine);
         let now = Moment::now();
         let mut state = self.state.lock();
-        if let Some(flight) = &state.flight {
+        let shared = self.recipe.kind.is_shared();
+        if let Some(flight) = state.flights.first().filter(|_| !shared) {
             return Step::Lone(flight.clone());
         }
         self.end_hopeless(engine, &mut state);
@@ -35,54 +41,103 @@ impl Name {
         if let Some(silent) = engine.wiring.contact.silent_since() {
             until = until.min(silent.saturating_add(engine.settings().patience));
         }
-        if state.hold.is_some() {
-            until = until.min(self.revoke_uncollected(engine, &mut state, now));
-            let held = state.hold.as_ref().expect("just looked at");
+        // Callers that are not polled must not keep others waiting.
+        for flight in state.flights.iter().filter(|flight| !flight.is_taken()) {
+            let alone_until = flight.sent().saturating_add(LONE);
+            if now >= alone_until {
+                return Step::Spawn(flight.clone());
+            }
+            until = until.min(alone_until);
+        }
+        let mut busy = !state.flights.is_empty();
+        for at in 0..state.holds.len() {
+            until = until.min(self.revoke_uncollected(engine, &mut state, at, now));
+            let held = &state.holds[at];
+            if state.flights.iter().any(|flight| flight.is_of(&held.hold)) {
+                continue;
+            }
             let (retry_at, behind) = (held.retry_at, held.is_behind());
             if behind {
                 if now >= retry_at {
-                    return Step::Drive(self.lower(engine, &mut state));
+                    return self.drive_or_spawn(self.lower(engine, &mut state, at));
                 }
                 until = until.min(retry_at);
-            } else if let Some(waiter) = self.next_entrant(&mut state) {
+            } else if let Some(waiter) = self.next_entrant(&mut state, at) {
                 if now >= retry_at {
-                    return Step::Drive(self.enter(engine, &mut state, &waiter));
+                    return self.drive_or_spawn(self.enter(engine, &mut state, at, &waiter));
                 }
                 state.asking.insert(waiter.request.owner.key(), waiter.request.at);
                 state.entrants.push_front(waiter);
                 until = until.min(retry_at);
             }
-            let waiting = !state.queue.is_empty() || !state.entrants.is_empty();
-            let held = state.hold.as_ref().expect("nothing above ended it");
+            let held = &state.holds[at];
             let offered = held.entries.iter().any(|entry| entry.offered.is_some());
-            if waiting || behind || offered {
-                let until = until.min(held.hold.deadline());
-                state.sleeps_until = until;
-                return Step::Sleep { until, listen: !state.queue.is_empty() };
-            }
-            state.end_driving();
-            return Step::Done;
+            busy |= behind || offered;
         }
+        self.bring_out_entrants(&mut state);
+        let head = state.queue.iter().position(|waiter| !waiter.is_dormant());
+        if let Some(head) = head.filter(|at| self.is_next(&state, &state.queue[*at])) {
+            let at_once = state.try_now || state.surge > 0;
+            if at_once || now >= state.next_try {
+                if !at_once {
+                    state.woken_by = "timer";
+                }
+                state.surge = state.surge.saturating_sub(1);
+                let waiter = state.queue.remove(head).expect("just found");
+                state.asking.remove(&waiter.request.owner.key());
+                return self.drive_or_spawn(self.ask(engine, &mut state, waiter));
+            }
+            until = until.min(state.next_try);
+        }
+        let listen = engine.waiting(&self.recipe) != Waiting::Spin;
+        if !state.holds.is_empty() {
+            let waiting = !state.queue.is_empty() || !state.entrants.is_empty();
+            if waiting || busy {
+                let deadline = state.holds.iter().map(|held| held.hold.deadline()).min();
+                let until = until.min(deadline.unwrap_or(Moment::NEVER));
+                state.sleeps_until = until;
+                return Step::Sleep { until, listen: listen && !state.queue.is_empty() };
+            }
+        } else if head.is_some() || busy {
+            state.sleeps_until = until;
+            return Step::Sleep { until, listen: listen && head.is_some() };
+        }
+        state.end_driving();
+        self.retire_if_idle(engine, &mut state);
+        Step::Done
+    }
+
+    /// Where calls may be under way side by side, the driver waits for none of them.
+    fn drive_or_spawn(&self, flight: Arc<Flight>) -> Step {
+        if self.recipe.kind.is_shared() { Step::Spawn(flight) } else { Step::Drive(flight) }
+    }
+
+    /// Whether the head of the queue may ask the server beside what stands here.
+    fn is_next(&self, state: &State, head: &Waiter) -> bool {
+        if !self.recipe.kind.is_shared() {
+            return state.holds.is_empty();
+        }
+        // One try at a time, until it is let in: then those behind it come all at once.
+        let asking = state.flights.iter().any(|flight| flight.waiter().is_some());
+        let mode = head.request.mode;
+        let waits = asking && state.surge == 0;
+        !waits
+            && self.may_ask(state, mode)
+            && matches!(self.admission(state, &head.request), Admission::Ask)
+    }
+
+    /// Those who waited to enter a hold that is gone queue for one of their own.
+    fn bring_out_entrants(&self, state: &mut State) {
         let entrants = std::mem::take(&mut state.entrants);
         for waiter in entrants.into_iter().rev() {
-            state.queue.push_front(waiter);
-        }
-        let head = state.queue.iter().position(|waiter| !waiter.is_dormant());
-        let Some(head) = head else {
-            state.end_driving();
-            self.retire_if_idle(engine, &mut state);
-            return Step::Done;
-        };
-        if state.try_now || now >= state.next_try {
-            if !state.try_now {
-                state.woken_by = "timer";
+            let inside =
+                |held: &Held| held.entries.is_empty() || held.is_around(&waiter.request.owner);
+            if state.holds.iter().any(inside) {
+                state.entrants.push_front(waiter);
+            } else {
+                state.queue.push_front(waiter);
             }
-            let waiter = state.queue.remove(head).expect("just found");
-            state.asking.remove(&waiter.request.owner.key());
-            return Step::Drive(self.ask(engine, &mut state, waiter));
         }
-        state.sleeps_until = until.min(state.next_try);
-        Step::Sleep { until: state.sleeps_until, listen: true }
     }
 
     /// Something happened that may have freed the lock.
@@ -100,23 +155,28 @@ impl Name {
         if by == WokenBy::Subscribed {
             state.listening = true;
         }
-        match (&mut state.hold, by) {
-            (Some(_), WokenBy::Subscribed) => {}
-            (Some(_), WokenBy::Message) if echo => {}
-            // Nobody else can have released what we hold: see whether we still do.
-            (Some(held), _) => {
-                if held.verified.until(now) >= ECHO || by == WokenBy::Reconnect {
-                    held.verified = now;
-                    held.hold.set_due(now);
-                    engine.renewal.watch(engine, &held.hold, now);
-                }
+        // What we hold alone nobody else can have released: see whether we still do.
+        if let Some(held) = state.holds.iter_mut().find(|held| held.is_exclusive()) {
+            let look = match by {
+                WokenBy::Subscribed => false,
+                WokenBy::Message => !echo && held.verified.until(now) >= ECHO,
+                WokenBy::Reconnect => true,
+            };
+            if look {
+                self.verify(engine, held, now);
             }
+            return;
+        }
+        if by == WokenBy::Reconnect {
+            for held in &mut state.holds {
+                self.verify(engine, held, now);
+            }
+        }
+        match by {
             // Our own release, while we let others go first.
-            (None, WokenBy::Message) if own => {
-                state.standing_back = Some(Echo::Past);
-            }
+            WokenBy::Message if own => state.standing_back = Some(Echo::Past),
             // A flood of forged messages makes us try, but not without end.
-            (None, WokenBy::Message) => {
+            WokenBy::Message => {
                 if state.eager_since.until(now) >= EAGER_TIME {
                     (state.eager_since, state.eager_tries) = (now, 0);
                 }
@@ -128,8 +188,15 @@ impl Name {
                     state.next_try = state.next_try.min(later);
                 }
             }
-            (None, _) => state.try_now = true,
+            _ => state.try_now = true,
         }
+    }
+
+    /// Has a hold looked at by a renewal now.
+    fn verify(&self, engine: &Arc<Engine>, held: &mut Held, now: Moment) {
+        held.verified = now;
+        held.hold.set_due(now);
+        engine.renewal.watch(engine, &held.hold, now);
     }
 
     /// The server refuses the subscription: waiting would be for timers alone.
@@ -152,7 +219,7 @@ impl Name {
 
     /// Lets the hold go on being renewed only while an entry wants it.
     pub(crate) fn check_renewal(&self, engine: &Arc<Engine>) {
-        if let Some(held) = &self.state.lock().hold {
+        for held in &self.state.lock().holds {
             held.update_renewal(engine.settings().watchdog);
         }
     }
@@ -168,9 +235,9 @@ impl Name {
 
     /// Has a driver where there is something to do, and forgets the name where there is nothing.
     pub(super) fn look(self: &Arc<Self>, engine: &Arc<Engine>, mut state: MutexGuard<'_, State>) {
-        let behind = state.hold.as_ref().is_some_and(Held::is_behind);
+        let behind = state.holds.iter().any(Held::is_behind);
         let waiting = !state.queue.is_empty() || !state.entrants.is_empty();
-        if state.flight.is_some() || behind || waiting {
+        if !state.flights.is_empty() || behind || waiting {
             self.ensure_driver(engine, &mut state);
         } else if !state.driven {
             self.retire_if_idle(engine, &mut state);
@@ -180,8 +247,8 @@ impl Name {
     }
 
     pub(super) fn retire_if_idle(&self, engine: &Arc<Engine>, state: &mut State) {
-        let idle = state.hold.is_none()
-            && state.flight.is_none()
+        let idle = state.holds.is_empty()
+            && state.flights.is_empty()
             && state.queue.is_empty()
             && state.entrants.is_empty()
             && state.lost.is_empty()
@@ -192,24 +259,20 @@ impl Name {
         }
     }
 
-    /// The next waiter that may enter the hold; those that never may are told.
-    pub(super) fn next_entrant(&self, state: &mut State) -> Option<Arc<Waiter>> {
-        let State { hold, entrants, asking, .. } = state;
-        let held = hold.as_ref()?;
+    /// The next waiter that may enter a hold; those that never may are told.
+    pub(super) fn next_entrant(&self, state: &mut State, of: usize) -> Option<Arc<Waiter>> {
         let mut at = 0;
-        while at < entrants.len() {
-            let waiter = &entrants[at];
-            match held.may_enter(&waiter.request) {
-                MayEnter::Yes if !waiter.is_dormant() => {
-                    asking.remove(&waiter.request.owner.key());
-                    return entrants.remove(at);
+        while at < state.entrants.len() {
+            let waiter = state.entrants[at].clone();
+            match self.admission(state, &waiter.request) {
+                Admission::Enter(hold) if hold == of && !waiter.is_dormant() => {
+                    state.asking.remove(&waiter.request.owner.key());
+                    return state.entrants.remove(at);
                 }
-                MayEnter::Never(there) => {
-                    let request = &waiter.request;
-                    let error = Error::concurrent(self.text(), request.at, there, false);
-                    asking.remove(&request.owner.key());
+                Admission::Never(error) => {
+                    state.asking.remove(&waiter.request.owner.key());
                     waiter.finish(Outcome::Failed(error));
-                    entrants.remove(at);
+                    state.entrants.remove(at);
                 }
                 _ => at += 1,
             }
@@ -284,10 +347,11 @@ impl Name {
         self: &Arc<Self>,
         engine: &Arc<Engine>,
         state: &mut State,
+        at: usize,
         now: Moment,
     ) -> Moment {
         let limit = engine.settings().uncollected;
-        let held = state.hold.as_mut().expect("only called with one");
+        let held = &mut state.holds[at];
         let (mut next, mut revoked) = (Moment::NEVER, Vec::new());
         held.entries.retain_mut(|entry| {
             let Some((since, waiter)) = &entry.offered else {
@@ -349,7 +413,7 @@ impl Name {
             let lock = engine.shown(self);
             let waited = waiter.request.since.until(now);
             let (label, asked_at) = (waiter.request.label.as_deref(), waiter.request.at);
-            match state.hold.as_ref().and_then(|held| held.entries.first()) {
+            match state.holds.first().and_then(|held| held.entries.first()) {
                 Some(entry) => tracing::warn!(
                     %lock, ?waited, waiters, label, %asked_at,
                     held_at = %entry.at,

@@ -3,6 +3,7 @@
 use crate::engine::Counted;
 use crate::engine::hold::Hold;
 use crate::engine::queue::waiter::{Tickets, Waiter};
+use crate::engine::recipe::Mode;
 use crate::error::{Error, LostReason, Refusal, refusal};
 use crate::lease::Moment;
 use crate::server::batch::CallResult;
@@ -34,10 +35,21 @@ pub(super) enum FlightKind {
     Fresh { hold: Arc<Hold>, waiter: Arc<Waiter> },
     /// Enters a hold once more.
     Enter { hold: Arc<Hold>, waiter: Arc<Waiter>, count: u32 },
-    /// Brings the server's count down to that of the entries.
-    Lower { hold: Arc<Hold>, count: u32, tickets: Mutex<Tickets> },
+    /// Brings the server's count in one mode down to that of the entries.
+    Lower { hold: Arc<Hold>, mode: Mode, count: u32, tickets: Mutex<Tickets> },
     /// Gives the hold back.
     Final { hold: Arc<Hold>, tickets: Mutex<Tickets>, _counted: Counted },
+}
+
+impl FlightKind {
+    fn hold(&self) -> &Arc<Hold> {
+        match self {
+            Self::Fresh { hold, .. }
+            | Self::Enter { hold, .. }
+            | Self::Lower { hold, .. }
+            | Self::Final { hold, .. } => hold,
+        }
+    }
 }
 
 impl Flight {
@@ -86,13 +98,31 @@ impl Flight {
     pub(super) fn is_for(&self, waiter: &Arc<Waiter>) -> bool {
         self.waiter().is_some_and(|own| Arc::ptr_eq(own, waiter))
     }
+
+    pub(super) fn is_of(&self, hold: &Arc<Hold>) -> bool {
+        Arc::ptr_eq(self.kind.hold(), hold)
+    }
+
+    /// Whether it concerns a hold that stands alone, or shall.
+    pub(super) fn is_exclusive(&self) -> bool {
+        self.kind.hold().is_exclusive()
+    }
+
+    /// Whether the engine sees it through, no more its caller.
+    pub(super) fn is_taken(&self) -> bool {
+        self.slot.lock().call.is_none()
+    }
 }
 
 /// The answer to an acquire or a partial release.
 pub(super) enum Read {
-    Done,
+    /// With the text that came along.
+    Done(Option<String>),
     Gone,
-    Refused { ttl: Option<Duration>, holder: String },
+    Refused {
+        ttl: Option<Duration>,
+        holder: String,
+    },
     Failed(String),
     NotSent(#[allow(dead_code, reason = "for debugging")] String),
     Unknown(#[allow(dead_code, reason = "for debugging")] String),
@@ -100,11 +130,11 @@ pub(super) enum Read {
 
 pub(super) fn read(result: CallResult) -> Read {
     match result {
-        Ok(Answer { code: 0, .. }) => Read::Done,
+        Ok(Answer { code: 0, text }) => Read::Done(text),
         Ok(Answer { code: -1, .. }) => Read::Gone,
         Ok(Answer { code: -2, text }) => Read::Failed(text.unwrap_or_default()),
         // lock/release says so of a count that is kept, lock/acquire of a lock without a TTL.
-        Ok(Answer { code: -3, text: None }) => Read::Done,
+        Ok(Answer { code: -3, text: None }) => Read::Done(None),
         Ok(Answer { code: -3, text }) => {
             Read::Refused { ttl: None, holder: text.unwrap_or_default() }
         }

@@ -2,7 +2,8 @@
 
 use crate::engine::Counted;
 use crate::engine::hold::Hold;
-use crate::engine::queue::waiter::{Outcome, Request, Tickets, Waiter};
+use crate::engine::queue::waiter::{Outcome, Request, Ticket, Tickets, Waiter};
+use crate::engine::recipe::Mode;
 use crate::engine::renewal::first_due;
 use crate::error::LostReason;
 use crate::lease::Moment;
@@ -14,6 +15,7 @@ use std::time::Duration;
 /// One entry of an owner into the hold.
 pub(super) struct Entry {
     pub(super) id: u64,
+    pub(super) mode: Mode,
     pub(super) owner: OwnerKey,
     pub(super) alive: Liveness,
     /// Where a default owner's future was polled.
@@ -37,15 +39,45 @@ impl Entry {
 pub(super) struct Held {
     pub(super) hold: Arc<Hold>,
     pub(super) entries: Vec<Entry>,
-    /// The count at the server, as far as is known.
-    pub(super) count: u32,
-    /// A call that changes the count got no answer.
-    pub(super) unsure: bool,
-    pub(super) tickets: Tickets,
+    /// The counts at the server, as far as is known.
+    pub(super) counts: Counts,
+    /// In which modes a call that changes the count got no answer.
+    pub(super) unsure: Counts,
+    /// Who waits for a release, and in which mode.
+    pub(super) tickets: Vec<(Mode, Arc<Ticket>)>,
     /// Not before this are calls tried again.
     pub(super) retry_at: Moment,
     pub(super) verified: Moment,
     pub(super) counted: Counted,
+}
+
+/// How often a hold is held in each mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    exclusive: u32,
+    shared: u32,
+}
+
+impl Counts {
+    pub(super) fn once(mode: Mode) -> Self {
+        let mut counts = Self::default();
+        counts.set(mode, 1);
+        counts
+    }
+
+    pub(super) fn of(self, mode: Mode) -> u32 {
+        match mode {
+            Mode::Exclusive => self.exclusive,
+            Mode::Shared => self.shared,
+        }
+    }
+
+    pub(super) fn set(&mut self, mode: Mode, count: u32) {
+        match mode {
+            Mode::Exclusive => self.exclusive = count,
+            Mode::Shared => self.shared = count,
+        }
+    }
 }
 
 pub(super) enum MayEnter {
@@ -75,8 +107,44 @@ impl Held {
         self.entries.iter().any(|entry| owner.is_within(entry.owner))
     }
 
+    /// How many entries it has in a mode.
+    pub(super) fn entered(&self, mode: Mode) -> u32 {
+        self.entries.iter().filter(|entry| entry.mode == mode).count() as u32
+    }
+
+    /// Whether it keeps everybody else out.
+    pub(super) fn is_exclusive(&self) -> bool {
+        self.counts.exclusive > 0 || self.entered(Mode::Exclusive) > 0
+    }
+
+    /// The mode in which the server has to be told of the entries, if there is one.
+    pub(super) fn behind(&self) -> Option<Mode> {
+        let behind =
+            |mode: &Mode| self.entered(*mode) < self.counts.of(*mode) || self.unsure.of(*mode) > 0;
+        // What keeps others out ends first, so that a downgrade lets them in.
+        [Mode::Exclusive, Mode::Shared].into_iter().find(behind)
+    }
+
+    /// Whether the server has nothing of it but, perhaps, this mode.
+    pub(super) fn has_only(&self, mode: Mode) -> bool {
+        let other = match mode {
+            Mode::Exclusive => Mode::Shared,
+            Mode::Shared => Mode::Exclusive,
+        };
+        self.counts.of(other) == 0 && self.unsure.of(other) == 0
+    }
+
+    /// Takes those who wait for a release in this mode.
+    pub(super) fn take_tickets(&mut self, mode: Mode) -> Tickets {
+        let tickets = std::mem::take(&mut self.tickets);
+        let (taken, left) = tickets.into_iter().partition(|(of, _)| *of == mode);
+        self.tickets = left;
+        let taken: Vec<(Mode, Arc<Ticket>)> = taken;
+        taken.into_iter().map(|(_, ticket)| ticket).collect()
+    }
+
     pub(super) fn is_behind(&self) -> bool {
-        self.entries.len() < self.count as usize || self.unsure
+        self.behind().is_some()
     }
 
     /// Renews the hold while an entry wants it. If that begins now, says when it is first due: a

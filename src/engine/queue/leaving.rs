@@ -2,9 +2,11 @@
 
 use crate::engine::Engine;
 use crate::engine::hold::Hold;
-use crate::engine::queue::held::{Entry, LostHold, take_uncollected};
-use crate::engine::queue::waiter::{Grant, Outcome, Ticket, finish_all};
+use crate::engine::queue::calls::By;
+use crate::engine::queue::held::{Counts, Entry, LostHold, take_uncollected};
+use crate::engine::queue::waiter::{Grant, Outcome, Ticket, Waiter, finish_all};
 use crate::engine::queue::{Leave, Name, State};
+use crate::engine::recipe::Mode;
 use crate::error::{Error, LostReason};
 use crate::lease::{Lease, Moment};
 use crate::owner::Owner;
@@ -25,8 +27,8 @@ impl Name {
     ) -> Leave {
         self.notice_loss(engine);
         let mut state = self.state.lock();
-        let held = state.hold.as_mut().filter(|held| Arc::ptr_eq(&held.hold, &grant.hold));
-        let Some(held) = held else {
+        let there = state.holds.iter().position(|held| Arc::ptr_eq(&held.hold, &grant.hold));
+        let Some(there) = there else {
             let reason = self.forget_lost(engine, &mut state, grant);
             self.look(engine, state);
             return Leave::Failed(match reason {
@@ -34,6 +36,7 @@ impl Name {
                 None => Error::not_held(self.text()),
             });
         };
+        let held = &mut state.holds[there];
         let Some(at) = held.entries.iter().position(|entry| entry.id == grant.entry) else {
             return Leave::Failed(Error::not_held(self.text()));
         };
@@ -41,27 +44,28 @@ impl Name {
             let lock = engine.shown(self);
             tracing::debug!(%lock, at = %held.entries[at].at, "left before what is nested in it");
         }
-        held.entries.remove(at);
-        self.leave_with(engine, state, ticket)
+        let mode = held.entries.remove(at).mode;
+        self.leave_with(engine, state, there, mode, ticket)
     }
 
-    /// An owner without a guard leaves its newest entry.
+    /// An owner without a guard leaves its newest entry in this mode.
     pub(crate) fn leave_as(
         self: &Arc<Self>,
         engine: &Arc<Engine>,
         owner: &Owner,
+        mode: Mode,
         ticket: &Arc<Ticket>,
     ) -> Leave {
         self.notice_loss(engine);
         let mut state = self.state.lock();
         let key = owner.key();
-        let own = |entry: &Entry| entry.owner == key;
-        if let Some(held) = &mut state.hold {
+        let own = |entry: &Entry| entry.owner == key && entry.mode == mode;
+        for (at, held) in state.holds.iter_mut().enumerate() {
             let newest = held.entries.iter().rposition(|entry| own(entry) && !entry.guarded);
             let newest = newest.or_else(|| held.entries.iter().rposition(own));
             if let Some(newest) = newest {
                 held.entries.remove(newest);
-                return self.leave_with(engine, state, Some(ticket));
+                return self.leave_with(engine, state, at, mode, Some(ticket));
             }
         }
         let error = self.untold_loss(engine, &mut state, owner);
@@ -73,17 +77,19 @@ impl Name {
         self: &Arc<Self>,
         engine: &Arc<Engine>,
         mut state: MutexGuard<'_, State>,
+        at: usize,
+        mode: Mode,
         ticket: Option<&Arc<Ticket>>,
     ) -> Leave {
-        if self.hand_over(engine, &mut state) {
+        if self.hand_over(engine, &mut state, at) {
             finish_all(ticket.cloned().into_iter().collect(), &Ok(()));
             return Leave::Queued;
         }
-        let held = state.hold.as_mut().expect("an entry of it was just taken out");
+        let held = &mut state.holds[at];
         held.update_renewal(engine.settings().watchdog);
-        held.tickets.extend(ticket.cloned());
-        if ticket.is_some() && state.flight.is_none() && !state.driven {
-            return Leave::Lone(self.lower(engine, &mut state));
+        held.tickets.extend(ticket.map(|ticket| (mode, ticket.clone())));
+        if ticket.is_some() && self.may_call(&state, at) {
+            return Leave::Lone(self.lower(engine, &mut state, at));
         }
         self.ensure_driver(engine, &mut state);
         Leave::Queued
@@ -94,16 +100,16 @@ impl Name {
     ///
     /// Only a quiet, renewed hold goes on, and only for a window since its acquire was sent: then
     /// it goes back to Redis for real, and other processes get their turn.
-    fn hand_over(self: &Arc<Self>, engine: &Arc<Engine>, state: &mut State) -> bool {
+    fn hand_over(self: &Arc<Self>, engine: &Arc<Engine>, state: &mut State, at: usize) -> bool {
         let window = engine.settings().hand_over_window;
-        let Some(held) = &state.hold else { return false };
+        let held = &state.holds[at];
         let quiet = held.entries.is_empty()
-            && held.count == 1
-            && !held.unsure
+            && held.counts == Counts::once(Mode::Exclusive)
+            && held.unsure == Counts::default()
             && held.tickets.is_empty()
-            && state.flight.is_none()
+            && state.flights.is_empty()
             && state.entrants.is_empty();
-        if !quiet || window.is_zero() || engine.is_closing() {
+        if !quiet || !self.recipe.kind.hands_over || window.is_zero() || engine.is_closing() {
             return false;
         }
         let hold = held.hold.clone();
@@ -117,14 +123,15 @@ impl Name {
         let next = state.queue.iter().position(|waiter| !waiter.is_dormant());
         let next = next.filter(|at| {
             let request = &state.queue[*at].request;
-            request.lease == Lease::Renewed && !request.is_over(now)
+            let alike = request.mode == Mode::Exclusive && request.lease == Lease::Renewed;
+            alike && !request.is_over(now)
         });
         let Some(waiter) = next.and_then(|at| state.queue.remove(at)) else { return false };
         state.asking.remove(&waiter.request.owner.key());
         hold.begin_turn(waiter.request.longest(now));
         state.woken_by = "hand-over";
-        self.grant(engine, state, &waiter);
-        state.sort_entrants();
+        self.grant(engine, state, at, &waiter, By::Engine);
+        state.sort_entrants(self.recipe.kind);
         // Should nobody take it, the driver must look in time.
         let look = now.saturating_add(engine.settings().uncollected);
         if look < state.sleeps_until {
@@ -137,7 +144,7 @@ impl Name {
     /// The guard is forgotten: the entry stays, for an `unlock` by its owner.
     pub(crate) fn forget(&self, engine: &Arc<Engine>, grant: &Grant) {
         let mut state = self.state.lock();
-        if let Some(held) = &mut state.hold {
+        if let Some(held) = state.held_mut(&grant.hold) {
             if let Some(entry) = held.entries.iter_mut().find(|entry| entry.id == grant.entry) {
                 entry.guarded = false;
                 // It was taken; the acquisition would keep its owner alive, and that the renewal.
@@ -163,7 +170,7 @@ impl Name {
             entry.alive = owner.liveness();
             entry.context = None;
         }
-        if let Some(held) = &mut state.hold {
+        for held in &mut state.holds {
             for entry in held.entries.iter_mut().filter(|entry| entry.id == grant.entry) {
                 entry.owner = owner.key();
                 entry.alive = owner.liveness();
@@ -180,30 +187,39 @@ impl Name {
         reason: LostReason,
     ) {
         let mut state = self.state.lock();
-        if state.hold.as_ref().is_some_and(|held| Arc::ptr_eq(&held.hold, hold)) {
-            self.lose_now(engine, &mut state, reason);
+        let at = state.holds.iter().position(|held| Arc::ptr_eq(&held.hold, hold));
+        if let Some(at) = at {
+            self.lose_now(engine, &mut state, at, reason);
             self.look(engine, state);
         }
     }
 
-    /// Ends the hold of this name if anybody is still in it; whether somebody was. One that all
+    /// Ends the holds of this name that anybody is still in; how many those were. One that all
     /// have left is being given back, and that goes on.
-    pub(crate) fn lose_all(self: &Arc<Self>, engine: &Arc<Engine>, reason: LostReason) -> bool {
+    pub(crate) fn lose_all(self: &Arc<Self>, engine: &Arc<Engine>, reason: LostReason) -> usize {
         let mut state = self.state.lock();
-        let inside = state.hold.as_ref().is_some_and(|held| !held.entries.is_empty());
-        if inside {
-            self.lose_now(engine, &mut state, reason);
+        let mut lost = 0;
+        for at in (0..state.holds.len()).rev() {
+            if !state.holds[at].entries.is_empty() {
+                self.lose_now(engine, &mut state, at, reason);
+                lost += 1;
+            }
         }
         self.look(engine, state);
-        inside
+        lost
     }
 
     /// A hold whose time is up is lost, also if the wheel has not come by yet.
     pub(super) fn notice_loss(self: &Arc<Self>, engine: &Arc<Engine>) {
         let mut state = self.state.lock();
-        let reason = state.hold.as_ref().and_then(|held| held.hold.lost());
-        if let Some(reason) = reason {
-            self.lose_now(engine, &mut state, reason);
+        let mut noticed = false;
+        for at in (0..state.holds.len()).rev() {
+            if let Some(reason) = state.holds[at].hold.lost() {
+                self.lose_now(engine, &mut state, at, reason);
+                noticed = true;
+            }
+        }
+        if noticed {
             self.look(engine, state);
         }
     }
@@ -212,11 +228,10 @@ impl Name {
         self: &Arc<Self>,
         engine: &Arc<Engine>,
         state: &mut State,
+        at: usize,
         reason: LostReason,
     ) {
-        let Some(held) = state.hold.take() else {
-            return;
-        };
+        let held = state.holds.swap_remove(at);
         let hold = held.hold;
         hold.set_lost(reason);
         let held_for = hold.first_sent().until(Moment::now());
@@ -230,9 +245,18 @@ impl Name {
             "lost a lock"
         );
         let error = Error::lost(self.text(), reason);
-        finish_all(held.tickets, &Err(error.clone()));
+        let tickets = held.tickets.into_iter().map(|(_, ticket)| ticket).collect();
+        finish_all(tickets, &Err(error.clone()));
         // Who wanted to go further in has lost what was around it.
+        let around = |waiter: &Waiter| {
+            let inside = |entry: &Entry| waiter.request.owner.is_within(entry.owner);
+            held.entries.is_empty() || held.entries.iter().any(inside)
+        };
         for waiter in std::mem::take(&mut state.entrants) {
+            if !around(&waiter) && !state.holds.is_empty() {
+                state.entrants.push_back(waiter);
+                continue;
+            }
             state.asking.remove(&waiter.request.owner.key());
             waiter.finish(Outcome::Failed(error.clone()));
         }

@@ -1,10 +1,11 @@
 //! What this process knows of one name, and who may go next: decided under one lock, performed by
 //! [`acquire`](crate::engine::acquire).
 //!
-//! At most one call of a name is under way at any time (renewals apart, which commute). A hold is
-//! kept level with its entries: whatever was entered or left meanwhile, the next call names the
-//! count to reach. Of those who wait for a fresh hold only the head asks the server; the others
-//! wait here, in order.
+//! At most one call of a hold is under way at any time (renewals apart, which commute), and of a
+//! name whose holds stand alone at most one in all. A hold is kept level with its entries: whatever
+//! was entered or left meanwhile, the next call names the count to reach. Of those who wait for a
+//! fresh hold only the head asks the server; the others wait here, in order. Where holds stand side
+//! by side, those behind a head that was let in ask at once, together.
 
 mod calls;
 mod driving;
@@ -13,12 +14,14 @@ mod held;
 mod leaving;
 mod waiter;
 
+pub(crate) use calls::By;
+pub(crate) use driving::LONE;
 pub(crate) use flight::{Flight, Released, passes, released};
 pub(crate) use waiter::{Grant, Outcome, Request, Ticket, Tickets, Waiter, finish_all};
 
 use crate::engine::Engine;
 use crate::engine::hold::{Hold, Phase};
-use crate::engine::recipe::Recipe;
+use crate::engine::recipe::{Kind, Mode, Recipe};
 use crate::error::Error;
 use crate::lease::Moment;
 use crate::owner::{Owner, OwnerKey};
@@ -39,8 +42,10 @@ struct State {
     retired: bool,
     /// A task of the engine drives it.
     driven: bool,
-    hold: Option<Held>,
-    flight: Option<Arc<Flight>>,
+    /// The holds that stand here; one at most, unless they are shared.
+    holds: Vec<Held>,
+    /// The calls under way.
+    flights: Vec<Arc<Flight>>,
     /// Who waits for a fresh hold.
     queue: VecDeque<Arc<Waiter>>,
     /// Who waits to enter the hold that stands.
@@ -60,9 +65,13 @@ struct State {
     woken_by: &'static str,
     /// The head tries now, whatever the time.
     try_now: bool,
+    /// One that shares was let in: so many behind it may try at once.
+    surge: usize,
     /// The head tries again then.
     next_try: Moment,
     failures: u32,
+    /// Refusals in a row; for those that spin.
+    refusals: u32,
     eager_tries: u32,
     eager_since: Moment,
     /// Who had it when we were last refused.
@@ -92,6 +101,8 @@ pub(crate) enum Begin {
 /// What the driver does next.
 pub(crate) enum Step {
     Drive(Arc<Flight>),
+    /// Something to be sent while the driver goes on.
+    Spawn(Arc<Flight>),
     /// A caller drives a call: give it a moment, then take it over.
     Lone(Arc<Flight>),
     Sleep {
@@ -130,54 +141,123 @@ impl Name {
         if let Some(error) = self.untold_loss(engine, &mut state, &request.owner) {
             return Begin::Settled(Outcome::Failed(error));
         }
-        if let Some(there) = state.asked_at(&request.owner) {
+        let owned = self.recipe.kind.owned;
+        if let Some(there) = state.asked_at(&request.owner).filter(|_| owned) {
             let error = Error::concurrent(self.text(), request.at, there, true);
             return Begin::Settled(Outcome::Failed(error));
         }
-        let idle = state.flight.is_none() && !state.driven;
-        if let Some(held) = &state.hold {
-            match held.may_enter(request) {
-                MayEnter::Never(there) => {
-                    let error = Error::concurrent(self.text(), request.at, there, false);
-                    return Begin::Settled(Outcome::Failed(error));
+        match self.admission(&state, request) {
+            Admission::Never(error) => return Begin::Settled(Outcome::Failed(error)),
+            Admission::Enter(at) => {
+                let held = &state.holds[at];
+                let waiting = !state.entrants.is_empty() || held.is_behind();
+                if !waiting && self.may_call(&state, at) {
+                    return Begin::Lone(self.enter(engine, &mut state, at, waiter));
                 }
-                MayEnter::Yes if idle && state.entrants.is_empty() && !held.is_behind() => {
-                    let flight = self.enter(engine, &mut state, waiter);
-                    return Begin::Lone(flight);
+                state.entrants.push_back(waiter.clone());
+            }
+            Admission::Wait { inside } => {
+                if request.is_over(Moment::now()) {
+                    return Begin::Settled(Outcome::Refused);
                 }
-                MayEnter::Yes => state.entrants.push_back(waiter.clone()),
-                MayEnter::NotYet => {
-                    if request.is_over(Moment::now()) {
-                        return Begin::Settled(Outcome::Refused);
-                    }
-                    waiter.slot.lock().refused = true;
-                    if held.is_around(&request.owner) {
-                        state.entrants.push_back(waiter.clone());
-                    } else {
-                        state.queue.push_back(waiter.clone());
-                    }
+                waiter.slot.lock().refused = true;
+                if inside {
+                    state.entrants.push_back(waiter.clone());
+                } else {
+                    state.queue.push_back(waiter.clone());
                 }
             }
-        } else {
-            if engine.is_closing() {
-                return Begin::Settled(Outcome::Failed(Error::closed()));
+            Admission::Ask => {
+                if engine.is_closing() {
+                    return Begin::Settled(Outcome::Failed(Error::closed()));
+                }
+                let first = state.queue.is_empty() && state.entrants.is_empty();
+                if first && self.may_ask(&state, request.mode) {
+                    state.woken_by = "nothing";
+                    return Begin::Lone(self.ask(engine, &mut state, waiter.clone()));
+                }
+                // A newcomer at the end of a queue that waits does not make its head try, unless
+                // it wants to know at once.
+                state.try_now |= state.queue.is_empty() || request.is_over(Moment::now());
+                state.queue.push_back(waiter.clone());
             }
-            if idle && state.queue.is_empty() && state.entrants.is_empty() {
-                state.woken_by = "nothing";
-                return Begin::Lone(self.ask(engine, &mut state, waiter.clone()));
-            }
-            // A newcomer at the end of a queue that waits does not make its head try, unless it
-            // wants to know at once.
-            state.try_now |= state.queue.is_empty() || request.is_over(Moment::now());
-            state.queue.push_back(waiter.clone());
         }
-        state.asking.insert(request.owner.key(), request.at);
+        if owned {
+            state.asking.insert(request.owner.key(), request.at);
+        }
         // One more behind others and a hold of ours gives the driver nothing to do.
-        let behind = state.hold.is_some() && state.queue.len() > 1 && state.entrants.is_empty();
+        let behind = !state.holds.is_empty()
+            && state.queue.len() > 1
+            && state.entrants.is_empty()
+            && !self.recipe.kind.is_shared();
         if !behind || !state.driven {
             self.ensure_driver(engine, &mut state);
         }
         Begin::Queued
+    }
+
+    /// What the holds of this process mean for a request.
+    fn admission(&self, state: &State, request: &Request) -> Admission {
+        let kind = self.recipe.kind;
+        if !kind.owned {
+            return Admission::Ask;
+        }
+        let mut verdict = Admission::Ask;
+        for (at, held) in state.holds.iter().enumerate() {
+            // One that all have left makes way; who shares need not wait for that.
+            if held.entries.is_empty() && !held.is_exclusive() && request.mode == Mode::Shared {
+                continue;
+            }
+            match held.may_enter(request) {
+                MayEnter::Yes => {
+                    let upgrade = request.mode == Mode::Exclusive && !held.is_exclusive();
+                    match held.entries.last() {
+                        Some(entry) if upgrade || !kind.reenters => {
+                            let error = Error::own_hold(self.text(), request.at, entry.at, upgrade);
+                            return Admission::Never(error);
+                        }
+                        _ => return Admission::Enter(at),
+                    }
+                }
+                MayEnter::Never(there) if kind.reenters => {
+                    let error = Error::concurrent(self.text(), request.at, there, false);
+                    return Admission::Never(error);
+                }
+                MayEnter::Never(_) | MayEnter::NotYet => {
+                    let inside = kind.reenters && held.is_around(&request.owner);
+                    if inside || held.is_exclusive() || request.mode == Mode::Exclusive {
+                        verdict = Admission::Wait { inside };
+                    }
+                    if inside {
+                        break;
+                    }
+                }
+            }
+        }
+        verdict
+    }
+
+    /// Whether a fresh hold may be asked for beside what stands here and is under way.
+    fn may_ask(&self, state: &State, mode: Mode) -> bool {
+        if !self.recipe.kind.is_shared() {
+            return state.flights.is_empty() && !state.driven;
+        }
+        match mode {
+            Mode::Exclusive => state.holds.is_empty() && state.flights.is_empty(),
+            Mode::Shared => {
+                !state.holds.iter().any(Held::is_exclusive)
+                    && !state.flights.iter().any(|flight| flight.is_exclusive())
+            }
+        }
+    }
+
+    /// Whether a call for this hold may be sent by its caller.
+    fn may_call(&self, state: &State, at: usize) -> bool {
+        if !self.recipe.kind.is_shared() {
+            return state.flights.is_empty() && !state.driven;
+        }
+        let hold = &state.holds[at].hold;
+        !state.flights.iter().any(|flight| flight.is_of(hold))
     }
 
     /// Looks whether an acquisition has ended.
@@ -208,16 +288,19 @@ impl Name {
         if waiter.slot.lock().outcome.is_some() {
             return;
         }
-        if state.flight.as_ref().is_some_and(|flight| flight.is_for(waiter)) {
+        if state.flights.iter().any(|flight| flight.is_for(waiter)) {
             return;
         }
-        if !waiter.slot.lock().refused && state.flight.is_some() {
+        let shared = self.recipe.kind.is_shared();
+        if !waiter.slot.lock().refused && !state.flights.is_empty() && !shared {
             // Whatever the call under way is told about the lock answers this one as well.
             return;
         }
         let head = state.queue.iter().find(|other| !other.is_dormant());
         let is_head = head.is_some_and(|head| Arc::ptr_eq(head, waiter));
-        let idle = state.hold.is_none() && state.flight.is_none() && state.failures == 0;
+        let alone = state.holds.is_empty() && state.flights.is_empty();
+        let mode = waiter.request.mode;
+        let idle = state.failures == 0 && (alone || shared && self.may_ask(&state, mode));
         if idle && (is_head || !waiter.slot.lock().refused) {
             // One last try, should the release not have been heard of; and the first on behalf of
             // one that joined a queue which was waiting already.
@@ -249,12 +332,12 @@ impl Name {
             slot.outcome.take()
         };
         if let Some(Outcome::Granted(grant)) = outcome {
-            if let Some(held) = state.hold.as_mut().filter(|h| Arc::ptr_eq(&h.hold, &grant.hold)) {
+            if let Some(held) = state.held_mut(&grant.hold) {
                 held.entries.retain(|entry| entry.id != grant.entry);
                 held.update_renewal(engine.settings().watchdog);
             }
         }
-        let in_flight = state.flight.as_ref().is_some_and(|flight| flight.is_for(waiter));
+        let in_flight = state.flights.iter().any(|flight| flight.is_for(waiter));
         if !in_flight {
             self.abandon_attempt(engine, waiter);
         }
@@ -296,32 +379,55 @@ impl Name {
         }
     }
 
-    /// How many entries the hold has, if this owner is inside.
-    pub(crate) fn count_of(self: &Arc<Self>, engine: &Arc<Engine>, owner: &Owner) -> u32 {
+    /// How many entries in this mode the holds have that this owner is in.
+    pub(crate) fn count_of(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        owner: &Owner,
+        mode: Mode,
+    ) -> u32 {
         self.notice_loss(engine);
         let mut state = self.state.lock();
         // A lost hold without a guard has been told about by this answer.
         let _ = self.untold_loss(engine, &mut state, owner);
-        match &state.hold {
-            Some(held) if held.is_around(owner) => held.entries.len() as u32,
-            _ => 0,
-        }
+        let around = state.holds.iter().filter(|held| held.is_around(owner));
+        around.map(|held| held.entered(mode)).sum()
     }
 
-    /// How many entries the hold of a guard has.
+    /// How many entries the hold of a guard has, in the guard's mode.
     pub(crate) fn count(&self, grant: &Grant) -> u32 {
         let hold = &grant.hold;
         // Nobody may have noticed yet that its time is up.
-        let same = |held: &&Held| {
-            Arc::ptr_eq(&held.hold, hold) && hold.turn() == grant.turn && hold.lost().is_none()
-        };
-        self.state.lock().hold.as_ref().filter(same).map_or(0, |held| held.entries.len() as u32)
+        if hold.turn() != grant.turn || hold.lost().is_some() {
+            return 0;
+        }
+        let state = self.state.lock();
+        let held = state.held(hold);
+        held.map_or(0, |held| {
+            let entry = held.entries.iter().find(|entry| entry.id == grant.entry);
+            entry.map_or(held.entries.len() as u32, |entry| held.entered(entry.mode))
+        })
     }
 
-    /// The hold that stands here, if any.
-    pub(crate) fn standing(&self) -> Option<Arc<Hold>> {
-        self.state.lock().hold.as_ref().map(|held| held.hold.clone())
+    /// The holds that stand here in this mode.
+    pub(crate) fn standing(&self, mode: Mode) -> Vec<Arc<Hold>> {
+        let state = self.state.lock();
+        let standing = state.holds.iter().filter(|held| held.entered(mode) > 0);
+        standing.map(|held| held.hold.clone()).collect()
     }
+}
+
+/// What the holds of this process mean for a request.
+enum Admission {
+    /// It enters this one once more.
+    Enter(usize),
+    /// It waits for one to end, or inside one for its turn.
+    Wait {
+        inside: bool,
+    },
+    /// The server decides.
+    Ask,
+    Never(Error),
 }
 
 /// The message of our own release, as seen by our own subscription.
@@ -341,11 +447,20 @@ pub(crate) enum WokenBy {
 }
 
 impl State {
+    fn held(&self, hold: &Arc<Hold>) -> Option<&Held> {
+        self.holds.iter().find(|held| Arc::ptr_eq(&held.hold, hold))
+    }
+
+    fn held_mut(&mut self, hold: &Arc<Hold>) -> Option<&mut Held> {
+        self.holds.iter_mut().find(|held| Arc::ptr_eq(&held.hold, hold))
+    }
+
     /// Where this owner asks for the lock already, in a future that still lives.
     fn asked_at(&self, owner: &Owner) -> Option<&'static Location<'static>> {
-        let waiter = self.flight.as_ref().and_then(|flight| flight.waiter());
-        let asking = waiter.filter(|w| w.request.owner == *owner && !w.slot.lock().cancelled);
-        asking.map(|waiter| waiter.request.at).or_else(|| self.asking.get(&owner.key()).copied())
+        let waiters = self.flights.iter().filter_map(|flight| flight.waiter());
+        let mut asking = waiters.filter(|w| w.request.owner == *owner && !w.slot.lock().cancelled);
+        let asking = asking.next().map(|waiter| waiter.request.at);
+        asking.or_else(|| self.asking.get(&owner.key()).copied())
     }
 
     /// The driver, and with it its subscription, ends.
@@ -364,14 +479,17 @@ impl State {
 
     fn launch(&mut self, kind: FlightKind, sent: Moment, call: CallFuture) -> Arc<Flight> {
         let flight = Flight::new(kind, sent, call);
-        self.flight = Some(flight.clone());
+        self.flights.push(flight.clone());
         flight
     }
 
     /// Who waits for a fresh hold, but may enter the new one, moves over.
-    fn sort_entrants(&mut self) {
-        let Self { hold, queue, entrants, .. } = self;
-        let Some(held) = hold else { return };
+    fn sort_entrants(&mut self, kind: &Kind) {
+        if !kind.reenters {
+            return;
+        }
+        let Self { holds, queue, entrants, .. } = self;
+        let Some(held) = holds.last() else { return };
         let scoped = |waiter: &Arc<Waiter>| {
             !waiter.request.owner.is_default() && held.is_around(&waiter.request.owner)
         };

@@ -1,6 +1,7 @@
 //! Those who wait: an acquisition that is under way, and a release that somebody waits for.
 
 use crate::engine::hold::Hold;
+use crate::engine::recipe::Mode;
 use crate::error::Error;
 use crate::lease::{Lease, Moment};
 use crate::owner::{Owner, PollContext};
@@ -14,6 +15,11 @@ use std::time::Duration;
 pub(crate) struct Request {
     pub owner: Owner,
     pub context: PollContext,
+    pub mode: Mode,
+    /// How many permits; 1 of a lock.
+    pub units: u32,
+    /// What the handle says to the script beside the rest.
+    pub extra: Option<Arc<str>>,
     pub lease: Lease,
     /// The TTL to ask for.
     pub length: Duration,
