@@ -59,6 +59,13 @@ scripts! {
     2 LOCK_RENEW = "lock/renew" (1 keys, 2 args, |code| code == -2);
     3 LOCK_FORCE_RELEASE = "lock/force_release" (2 keys, 2 args, |code| code == -2 || code == -4);
     4 LOCK_INSPECT = "lock/inspect" (1 keys, 0 args, |code| code != -1);
+    5 FENCED_LOCK_ACQUIRE = "fenced_lock/acquire" (2 keys, 4 args, |code| code != -1);
+    6 FENCED_LOCK_INSPECT = "fenced_lock/inspect" (2 keys, 0 args, |_| true);
+    7 TOKEN_LOCK_ACQUIRE = "token_lock/acquire" (1 keys, 2 args, |code| code <= -2 || code > 0);
+    8 TOKEN_LOCK_RELEASE = "token_lock/release" (2 keys, 2 args, |code| code == -2 || code == -4);
+    9 TOKEN_LOCK_RENEW = "token_lock/renew" (1 keys, 2 args, |code| code == -2);
+    10 TOKEN_LOCK_FORCE_RELEASE = "token_lock/force_release" (2 keys, 2 args, |code| code == -2 || code == -4);
+    11 TOKEN_LOCK_INSPECT = "token_lock/inspect" (1 keys, 0 args, |code| code != -1);
 }
 
 #[cfg(test)]
