@@ -4,7 +4,7 @@
 -- KEYS[1]        lock       hash: owner -> hold count
 -- KEYS[2]        channel    where waiters of this lock listen
 -- ARGV[1]        holder     free it only from this owner; empty: from anyone
--- ARGV[2]        publish    PUBLISH or SPUBLISH, as the waiters listen
+-- ARGV[2]        publish    PUBLISH or SPUBLISH, as the waiters listen; empty: tell nobody
 --
 -- Returns one integer, then a text if the entry failed or was not told
 --          0 + told         released: the lock is free; `told` subscribers got the message "0"
@@ -26,6 +26,7 @@ if holder ~= '' then
 end
 local deleted = redis.pcall('DEL', lock)
 if type(deleted) == 'table' then return { -2, deleted.err } end
+if publish == '' then return { 0 } end
 local told = redis.pcall(publish, channel, '0')
 if type(told) == 'table' then return { -4, told.err } end
 return { told }

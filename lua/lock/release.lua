@@ -8,7 +8,7 @@
 -- KEYS[2i]       channel    where waiters of this lock listen
 -- ARGV[3i-2]     owner      the hold that gives back, "<uuid>:<id>"
 -- ARGV[3i-1]     count      the hold count to keep: 0 gives the lock back, whatever was held
--- ARGV[3i]       publish    PUBLISH or SPUBLISH, as the waiters listen
+-- ARGV[3i]       publish    PUBLISH or SPUBLISH, as the waiters listen; empty: tell nobody
 --
 -- Returns one integer for each entry, then one text for each entry that failed or was not told
 --          0 + told         released: the lock is free; `told` subscribers got the message "0"
@@ -30,6 +30,7 @@ local function release(lock, channel, owner, count, publish)
     local deleted = redis.pcall('HDEL', lock, owner)
     if text_of(deleted) then return -2, text_of(deleted) end
     if deleted == 0 then return -1 end
+    if publish == '' then return 0 end
     local told = redis.pcall(publish, channel, '0')
     if text_of(told) then return -4, text_of(told) end
     return told

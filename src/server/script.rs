@@ -59,6 +59,32 @@ scripts! {
     2 LOCK_RENEW = "lock/renew" (1 keys, 2 args, |code| code == -2);
     3 LOCK_FORCE_RELEASE = "lock/force_release" (2 keys, 2 args, |code| code == -2 || code == -4);
     4 LOCK_INSPECT = "lock/inspect" (1 keys, 0 args, |code| code != -1);
+    5 FENCED_LOCK_ACQUIRE = "fenced_lock/acquire" (2 keys, 4 args, |code| code != -1);
+    6 FENCED_LOCK_INSPECT = "fenced_lock/inspect" (2 keys, 0 args, |_| true);
+    7 TOKEN_LOCK_ACQUIRE = "token_lock/acquire" (1 keys, 2 args, |code| code <= -2 || code > 0);
+    8 TOKEN_LOCK_RELEASE = "token_lock/release" (2 keys, 2 args, |code| code == -2 || code == -4);
+    9 TOKEN_LOCK_RENEW = "token_lock/renew" (1 keys, 2 args, |code| code == -2);
+    10 TOKEN_LOCK_FORCE_RELEASE = "token_lock/force_release" (2 keys, 2 args, |code| code == -2 || code == -4);
+    11 TOKEN_LOCK_INSPECT = "token_lock/inspect" (1 keys, 0 args, |code| code != -1);
+    12 SEMAPHORE_ACQUIRE = "semaphore/acquire" (3 keys, 5 args, |code| code <= -2);
+    13 SEMAPHORE_RELEASE = "semaphore/release" (3 keys, 5 args, |code| code == -2 || code == -4);
+    14 SEMAPHORE_GIVE = "semaphore/give" (3 keys, 5 args, |code| code == -2 || code == -4);
+    15 SEMAPHORE_ADD = "semaphore/add" (3 keys, 4 args, |_| true);
+    16 SEMAPHORE_TRY_SET = "semaphore/try_set" (3 keys, 5 args, |code| code == -2 || code == -4);
+    17 SEMAPHORE_DRAIN = "semaphore/drain" (2 keys, 2 args, |code| code != -1);
+    18 SEMAPHORE_INSPECT = "semaphore/inspect" (1 keys, 0 args, |code| code != -1);
+    19 PERMIT_SEMAPHORE_ACQUIRE = "permit_semaphore/acquire" (3 keys, 4 args, |code| code <= -2 || code > 0);
+    20 PERMIT_SEMAPHORE_RELEASE = "permit_semaphore/release" (3 keys, 2 args, |code| code == -2 || code == -4);
+    21 PERMIT_SEMAPHORE_RENEW = "permit_semaphore/renew" (3 keys, 3 args, |code| code == -2);
+    22 PERMIT_SEMAPHORE_TRY_SET = "permit_semaphore/try_set" (4 keys, 4 args, |code| code == -2 || code == -4);
+    23 PERMIT_SEMAPHORE_SET = "permit_semaphore/set" (3 keys, 2 args, |code| code == -2 || code == -4);
+    24 PERMIT_SEMAPHORE_ADD = "permit_semaphore/add" (3 keys, 4 args, |_| true);
+    25 PERMIT_SEMAPHORE_INSPECT = "permit_semaphore/inspect" (2 keys, 0 args, |code| code != -1);
+    26 COUNT_DOWN_LATCH_WAIT = "count_down_latch/wait" (1 keys, 0 args, |code| code <= -2);
+    27 COUNT_DOWN_LATCH_COUNT_DOWN = "count_down_latch/count_down" (3 keys, 3 args, |code| code == -2 || code == -4);
+    28 COUNT_DOWN_LATCH_TRY_SET = "count_down_latch/try_set" (2 keys, 2 args, |code| code == -2 || code == -4);
+    29 COUNT_DOWN_LATCH_DELETE = "count_down_latch/delete" (2 keys, 1 args, |code| code == -2 || code == -4);
+    30 COUNT_DOWN_LATCH_INSPECT = "count_down_latch/inspect" (1 keys, 0 args, |code| code == -2);
 }
 
 #[cfg(test)]

@@ -94,6 +94,29 @@ impl Redisson {
         }
     }
 
+    /// Tries once to take a fenced lock, and answers as the server answers Java: -1 and a token if
+    /// that succeeded, else the milliseconds that the holder has left and -1. Its re-entries draw
+    /// a token too.
+    pub fn try_fenced_lock(&self, name: &str, thread: i64, lease_ms: u64) -> [i64; 2] {
+        let (owner, lease, token) = (self.owner(thread), lease_ms.to_string(), Self::token(name));
+        self.update(name, || {
+            let held = self.ask(&["EXISTS", name]).int() == 1;
+            if held && !self.holds(name, &owner) {
+                return (vec![], [self.ask(&["PTTL", name]).int(), -1]);
+            }
+            let last = self.ask(&["GET", &token]);
+            let drawn = if last.is_nil() { 1 } else { last.int() + 1 };
+            let draw = words(&["INCR", &token]);
+            let count_up = words(&["HINCRBY", name, &owner, "1"]);
+            (vec![draw, count_up, words(&["PEXPIRE", name, &lease])], [-1, drawn])
+        })
+    }
+
+    /// The key that has the last token of a fenced lock.
+    pub fn token(name: &str) -> String {
+        prefixed("redisson_lock_token", name)
+    }
+
     /// The channel that an unlock is announced on.
     pub fn channel(name: &str) -> String {
         prefixed("redisson_lock__channel", name)

@@ -205,6 +205,41 @@ mod release {
         }
     }
 
+    /// As the spin lock does, and a client in a mode without pub/sub.
+    #[test]
+    fn with_an_empty_command_nobody_is_told() {
+        let server = RedisServer::start();
+        let (raw, listener) = (server.raw(), server.raw());
+        listener.subscribe("ch");
+        let silent = |script, args: &[&str]| Answer::read(&eval(&raw, script, &["l", "ch"], args));
+        assert!(acquire(&raw, "l", LEASE, A, "1").is(0));
+        assert!(acquire(&raw, "l", LEASE, A, "2").is(0));
+        assert!(silent(RELEASE, &[A, "1", ""]).is(-3));
+        assert!(silent(RELEASE, &[B, "0", ""]).is(-1));
+        assert!(silent(RELEASE, &[A, "0", ""]).is(0));
+        assert!(silent(RELEASE, &[A, "0", ""]).is(-1), "its resend says gone");
+        for holder in ["", A] {
+            assert!(acquire(&raw, "l", LEASE, A, "1").is(0));
+            assert!(silent(FORCE_RELEASE, &[holder, ""]).is(0));
+            assert!(silent(FORCE_RELEASE, &[holder, ""]).is(-1));
+        }
+        assert_no_keys(&raw);
+        raw.cmd(&["PUBLISH", "ch", "end"]).ok();
+        let soon = std::time::Duration::from_secs(10);
+        assert_eq!(listener.next_message(soon).unwrap().payload, "end");
+    }
+
+    /// who tells nobody needs no right to.
+    #[test]
+    fn with_an_empty_command_a_release_cannot_be_refused_to_publish() {
+        let server = RedisServer::start();
+        let raw = mute(&server);
+        for (script, args) in [(RELEASE, &[A, "0", ""][..]), (FORCE_RELEASE, &["", ""])] {
+            assert!(acquire(&raw, "l", LEASE, A, "1").is(0));
+            assert!(Answer::read(&eval(&raw, script, &["l", "ch"], args)).is(0));
+        }
+    }
+
     /// I4.
     #[test]
     fn who_holds_nothing_gives_nothing_back() {

@@ -3,7 +3,9 @@
 
 use crate::support::server::{Raw, RedisServer, Reply};
 
+mod fenced_lock;
 mod lock;
+mod token_lock;
 
 const LEASE: &str = "30000";
 const LONGEST_MS: &str = "315576000000";
@@ -88,4 +90,28 @@ fn mute(server: &RedisServer) -> Raw {
     let raw = server.raw();
     raw.cmd(&["AUTH", "mute", "x"]).ok();
     raw
+}
+
+/// A user who may do all but one command.
+fn without_right(server: &RedisServer, command: &str) -> Raw {
+    let (name, minus) = (format!("no-{command}"), format!("-{command}"));
+    let rules = ["ACL", "SETUSER", &name, "on", "nopass", "~*", "&*", "+@all", &minus];
+    server.raw().cmd(&rules).ok();
+    let raw = server.raw();
+    raw.cmd(&["AUTH", &name, "x"]).ok();
+    raw
+}
+
+/// All that a server has: each key, its value, and whether it ends.
+fn contents(raw: &Raw) -> Vec<String> {
+    let keys = raw.cmd(&["KEYS", "*"]).ok();
+    let describe = |key: &Reply| {
+        let Reply::Bulk(name) = key else { panic!("{key:?}") };
+        let dump = raw.cmd_bytes(&[b"DUMP", name]);
+        let ends = raw.cmd_bytes(&[b"PTTL", name]).int() >= 0;
+        format!("{key:?} {dump:?} {ends}")
+    };
+    let mut contents: Vec<_> = keys.items().iter().map(describe).collect();
+    contents.sort();
+    contents
 }
