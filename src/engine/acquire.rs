@@ -7,7 +7,7 @@
 use crate::engine::Engine;
 use crate::engine::hold::Hold;
 use crate::engine::queue::{
-    Begin, By, Flight, Grant, LONE, Leave, Name, Outcome, Released, Request, Step, Ticket, Tickets,
+    Begin, By, Ear, Flight, Grant, LONE, Leave, Name, Outcome, Released, Request, Step, Ticket, Tickets,
     Waiter, WokenBy, finish_all, released,
 };
 use crate::engine::recipe::{Mode, Recipe, Terms};
@@ -128,6 +128,27 @@ impl Engine {
         self.spawn(async move { contend(engine, name).await });
     }
 
+    /// Listens for one that stands in line at the server, on a channel of its own.
+    pub(crate) fn attend(self: &Arc<Self>, name: &Arc<Name>, hold: &Arc<Hold>) -> Ear {
+        let (engine, name, hold) = (self.clone(), name.clone(), hold.clone());
+        let recipe = &name.recipe;
+        let channel = (recipe.kind.channel_of)(&recipe.keys.channel, &hold.field).into();
+        let mut listener = self.wakeups.listen(&channel);
+        let attending = self.wiring.runtime.spawn(async move {
+            match listener.confirmed().await {
+                // What was said before this moment was not heard: look once.
+                Ok(()) => name.called(&engine, &hold),
+                Err(CallError::Refused(text)) => return name.cannot_listen(&engine, &text),
+                Err(_) => return,
+            }
+            loop {
+                listener.woken().await;
+                name.called(&engine, &hold);
+            }
+        });
+        Ear(attending.abort_handle())
+    }
+
     /// Sends a final release until it is through, or the lease has ended anyway.
     pub(crate) fn settle_release(self: &Arc<Self>, hold: Arc<Hold>, tickets: Tickets) {
         if !hold.name.recipe.kind.held {
@@ -198,7 +219,7 @@ impl Drop for Leaving<'_> {
 
 /// The one wait loop: drives a name for as long as there is something to do or to wait for.
 async fn contend(engine: Arc<Engine>, name: Arc<Name>) {
-    let mut ear = Ear::Closed;
+    let mut ear = Hearing::Closed;
     let mut outages = engine.wiring.contact.changes();
     let mut epochs = engine.batch.connection().epochs();
     loop {
@@ -224,8 +245,8 @@ async fn contend(engine: Arc<Engine>, name: Arc<Name>) {
                 }
             }
             Step::Sleep { until, listen } => {
-                if listen && matches!(ear, Ear::Closed) {
-                    ear = Ear::Opening(engine.wakeups.listen(&name.recipe.keys.channel));
+                if listen && matches!(ear, Hearing::Closed) {
+                    ear = Hearing::Opening(engine.wakeups.listen(&name.recipe.keys.channel));
                 }
                 let left = Moment::now().until(until);
                 tokio::select! {
@@ -257,13 +278,13 @@ async fn drive(engine: &Arc<Engine>, name: &Arc<Name>, flight: &Arc<Flight>) {
 }
 
 /// The driver's subscription.
-enum Ear {
+enum Hearing {
     Closed,
     Opening(Listener),
     Open(Listener),
 }
 
-impl Ear {
+impl Hearing {
     /// Resolves when there is a reason to try again.
     async fn hear(&mut self) -> Result<WokenBy, String> {
         match self {

@@ -80,6 +80,10 @@ pub(crate) struct Hold {
     pub renewal_waits: AtomicBool,
     /// A command that may have granted it got no reply: it may run later, see `Connection`.
     pub unsure: AtomicBool,
+    /// It waits in a queue at the server, which must hear of it again and again.
+    pub in_line: AtomicBool,
+    /// While it was being asked for, its waiter was told to try again.
+    pub called: AtomicBool,
     reason: Mutex<Option<LostReason>>,
     ended: Notify,
 }
@@ -107,6 +111,8 @@ impl Hold {
             entry: AtomicU32::new(0),
             renewal_waits: AtomicBool::new(false),
             unsure: AtomicBool::new(false),
+            in_line: AtomicBool::new(false),
+            called: AtomicBool::new(false),
             reason: Mutex::new(None),
             ended: Notify::new(),
         })
@@ -217,6 +223,11 @@ impl Hold {
         self.turn.load(Ordering::Acquire)
     }
 
+    /// Whether it only waits in a queue at the server.
+    pub(crate) fn waits_in_line(&self) -> bool {
+        self.in_line.load(Ordering::Relaxed) && self.phase() == Phase::Pending
+    }
+
     /// Whether it is held now in this turn, for all its holder can know.
     pub(crate) fn is_held(&self, turn: u64) -> bool {
         self.turn() == turn
@@ -297,6 +308,10 @@ impl Hold {
     /// What the wheel has to do now.
     pub(crate) fn visit(&self, now: Moment) -> Visit {
         match self.phase() {
+            Phase::Pending if self.waits_in_line() => {
+                let due = Moment::from_raw(self.due.load(Ordering::Relaxed));
+                if now >= due { Visit::Renew } else { Visit::Again(due) }
+            }
             Phase::Pending => {
                 // Should it be granted meanwhile, its first renewal is due a sixth later at least.
                 let sixth = self.first_sent().until(self.stands_until()) / 6;

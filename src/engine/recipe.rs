@@ -119,6 +119,8 @@ pub(crate) struct Kind {
     /// The server keeps a record of each call, until it hears that nobody needs it.
     pub keeps_records: bool,
     pub waiting: Waiting,
+    /// The channel of a waiter that stands in line.
+    pub channel_of: fn(channel: &str, field: &str) -> String,
     /// What the server calls a hold.
     pub field: FieldOf,
     /// The one key that belongs to a hold alone, if there is one.
@@ -133,7 +135,7 @@ pub(crate) fn client_and_id(uuid: &str, id: u64, _units: u32) -> String {
     format!("{uuid}:{id}")
 }
 
-/// For kinds whose holds have no keys of their own.
+/// For kinds whose holds have no keys, or no channels, of their own.
 pub(crate) fn no_key(_name: &str, _field: &str) -> String {
     String::new()
 }
@@ -147,9 +149,14 @@ impl Kind {
         verbs.as_ref().expect("a handle only asks in modes that its kind has")
     }
 
-    /// Whether several holds may stand at a time.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.shared.is_some()
+    /// Whether calls for several holds may be under way at a time.
+    pub(crate) fn is_parallel(&self) -> bool {
+        self.shared.is_some() || self.is_in_line()
+    }
+
+    /// Whether each waiter has a place of its own at the server.
+    pub(crate) fn is_in_line(&self) -> bool {
+        self.waiting == Waiting::InLine
     }
 }
 

@@ -6,6 +6,7 @@
 //! hold that is over is dropped when its bucket comes up.
 
 use crate::engine::hold::{Hold, Phase, Visit};
+use crate::engine::queue::BEAT;
 use crate::engine::recipe::Terms;
 use crate::engine::{Engine, Wiring};
 use crate::error::{Error, LostReason};
@@ -327,9 +328,15 @@ impl Renewer {
                 return;
             }
         };
-        let held = holds.into_iter().filter(|hold| hold.phase() == Phase::Held);
+        let held = holds
+            .into_iter()
+            .filter(|hold| hold.phase() == Phase::Held || hold.waits_in_line());
         let jobs: Vec<Job> = held
             .map(|hold| match hold.renewed_for() {
+                // A sign of life of one that waits; it has nothing yet that could be extended.
+                None if hold.waits_in_line() => {
+                    Job { hold, lease: self.wiring.settings.watchdog, extends: false }
+                }
                 Some(lease) => Job { hold, lease, extends: true },
                 // Not renewed, only looked at: never asks for more than it has.
                 None => Job { lease: now.until(hold.deadline()), hold, extends: false },
@@ -376,6 +383,14 @@ impl Renewer {
 
 fn answered(engine: &Arc<Engine>, job: &Job, sent: Moment, code: i64, text: Option<&str>) {
     let Job { hold, lease, extends } = job;
+    if hold.waits_in_line() {
+        if code == -1 {
+            hold.name.called(engine, hold);
+        }
+        let beat = sent.saturating_add(BEAT);
+        hold.set_due(beat);
+        return engine.renewal.watch(engine, hold, beat);
+    }
     match code {
         0 if *extends => {
             hold.extended(sent, *lease);

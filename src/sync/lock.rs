@@ -60,6 +60,7 @@ pub(crate) static LOCK: Kind = Kind {
     held: true,
     keeps_records: false,
     waiting: Waiting::Listen,
+    channel_of: no_key,
     field: client_and_id,
     key_of_hold: no_key,
 };

@@ -27,6 +27,9 @@ const LONGEST_STAND_BACK: Duration = Duration::from_millis(5);
 const SHORTEST_SPIN: Duration = Duration::from_millis(1);
 const LONGEST_SPIN: u32 = 7;
 
+/// How often the server hears of one that stands in line there.
+pub(crate) const BEAT: Duration = Duration::from_secs(1);
+
 /// Who reads the answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
@@ -76,9 +79,14 @@ impl Name {
         state: &mut State,
         waiter: Arc<Waiter>,
     ) -> Arc<Flight> {
-        state.try_now = false;
+        if !self.recipe.kind.is_in_line() {
+            state.try_now = false;
+        }
         let attempt = waiter.slot.lock().attempt.take();
-        let resent = attempt.is_some();
+        // One that stands in line asks again; where no answer came, only behind a fence.
+        let resent = attempt.as_ref().is_some_and(|hold| {
+            !hold.in_line.load(Ordering::Relaxed) || hold.unsure.load(Ordering::Relaxed)
+        });
         let request = &waiter.request;
         let hold = attempt
             .unwrap_or_else(|| Hold::new(self.clone(), &engine.uuid, engine.next_id(), request));
@@ -230,6 +238,7 @@ impl Name {
                 }
                 match request.mode {
                     // Everyone else here now waits for us.
+                    Mode::Exclusive if self.recipe.kind.is_in_line() => {}
                     Mode::Exclusive => {
                         for other in &state.queue {
                             other.slot.lock().refused = true;
@@ -240,6 +249,19 @@ impl Name {
                     Mode::Shared => state.surge = state.queue.len(),
                 }
                 state.sort_entrants(self.recipe.kind);
+                for inside in &state.entrants {
+                    // They enter this hold, and want none of their own any more.
+                    self.abandon_attempt(engine, inside);
+                }
+                if hold.in_line.load(Ordering::Relaxed) {
+                    // The wheel meant to look for its next sign of life, which may be too late now.
+                    engine.renewal.watch(engine, hold, now);
+                }
+            }
+            Read::Refused { ttl, holder } if self.recipe.kind.is_in_line() => {
+                state.failures = 0;
+                state.holder = holder;
+                self.stand_in_line(engine, state, hold, waiter, ttl);
             }
             Read::Refused { ttl, holder } => {
                 state.failures = 0;
@@ -274,6 +296,45 @@ impl Name {
                 self.retry(engine, state, hold, waiter, cancelled);
             }
         }
+    }
+
+    /// Refused, but with a place in the line at the server.
+    fn stand_in_line(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        state: &mut State,
+        hold: &Arc<Hold>,
+        waiter: &Arc<Waiter>,
+        ttl: Option<Duration>,
+    ) {
+        let now = Moment::now();
+        // What only looked has no place, unless the server took it for one that waits before.
+        let first = !hold.in_line.swap(true, Ordering::Relaxed);
+        let request = &waiter.request;
+        let mut slot = waiter.slot.lock();
+        slot.refused = true;
+        let cancelled = slot.cancelled;
+        if cancelled || request.is_over(now) {
+            slot.ear = None;
+            drop(slot);
+            hold.in_line.store(!(first && request.is_one_shot()), Ordering::Relaxed);
+            self.discard(engine, hold.clone());
+            return waiter.finish(Outcome::Refused);
+        }
+        let pause = self.pause_after_refusal(engine, state, ttl);
+        slot.next_try = now.saturating_add(pause);
+        slot.try_now |= hold.called.swap(false, Ordering::Relaxed);
+        slot.attempt = Some(hold.clone());
+        if first {
+            let beat = now.saturating_add(BEAT);
+            hold.set_due(beat);
+            engine.renewal.watch(engine, hold, beat);
+            if engine.waiting(&self.recipe) == Waiting::InLine {
+                slot.ear = Some(engine.attend(self, hold));
+            }
+        }
+        drop(slot);
+        self.wait_on(engine, state, waiter, false);
     }
 
     /// What was waited for has come, and is not held: everyone here goes on.
@@ -337,7 +398,10 @@ impl Name {
                 Outcome::Failed(Error::unavailable(Some(self.text()), why, unsure))
             });
         }
-        waiter.slot.lock().attempt = Some(hold.clone());
+        let mut slot = waiter.slot.lock();
+        slot.attempt = Some(hold.clone());
+        slot.next_try = state.next_try;
+        drop(slot);
         self.wait_on(engine, state, waiter, cancelled);
     }
 
@@ -514,7 +578,8 @@ impl Name {
         let own = u64::from(state.listening);
         // A cluster's PUBLISH counts the subscribers of one node only: there may be others.
         let blind = engine.wiring.address.is_cluster() && !engine.wiring.sharded();
-        if state.queue.is_empty() || (told <= own && !blind) || engine.is_closing() {
+        let alone = state.queue.is_empty() || self.recipe.kind.is_in_line();
+        if alone || (told <= own && !blind) || engine.is_closing() {
             return;
         }
         let least = (engine.round_trip() * 2).clamp(SHORTEST_STAND_BACK, LONGEST_STAND_BACK);

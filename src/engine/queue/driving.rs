@@ -1,6 +1,7 @@
 //! What the driver of a name does next.
 
 use crate::engine::Engine;
+use crate::engine::hold::Hold;
 use crate::engine::queue::flight::Flight;
 use crate::engine::queue::held::Held;
 use crate::engine::queue::waiter::{Outcome, Waiter};
@@ -32,7 +33,7 @@ impl Name {
         self.notice_loss(engine);
         let now = Moment::now();
         let mut state = self.state.lock();
-        let shared = self.recipe.kind.is_shared();
+        let shared = self.recipe.kind.is_parallel();
         if let Some(flight) = state.flights.first().filter(|_| !shared) {
             return Step::Lone(flight.clone());
         }
@@ -75,6 +76,20 @@ impl Name {
             busy |= behind || offered;
         }
         self.bring_out_entrants(&mut state);
+        if self.recipe.kind.is_in_line() {
+            let (due, next) = self.next_in_line(&mut state, now);
+            if let Some(waiter) = due {
+                return Step::Spawn(self.ask(engine, &mut state, waiter));
+            }
+            if busy || !state.queue.is_empty() || !state.entrants.is_empty() {
+                let deadlines = state.holds.iter().map(|held| held.hold.deadline());
+                state.sleeps_until = deadlines.fold(until.min(next), Moment::min);
+                return Step::Sleep { until: state.sleeps_until, listen: false };
+            }
+            state.end_driving();
+            self.retire_if_idle(engine, &mut state);
+            return Step::Done;
+        }
         let head = state.queue.iter().position(|waiter| !waiter.is_dormant());
         if let Some(head) = head.filter(|at| self.is_next(&state, &state.queue[*at])) {
             let at_once = state.try_now || state.surge > 0;
@@ -107,14 +122,54 @@ impl Name {
         Step::Done
     }
 
+    /// Takes out one of those in line whose time to try has come; says when the next has.
+    fn next_in_line(&self, state: &mut State, now: Moment) -> (Option<Arc<Waiter>>, Moment) {
+        let all = std::mem::take(&mut state.try_now);
+        let mut next = Moment::NEVER;
+        let mut due = None;
+        for (at, waiter) in state.queue.iter().enumerate() {
+            let mut slot = waiter.slot.lock();
+            slot.try_now |= all;
+            if slot.dormant {
+                continue;
+            }
+            if slot.try_now || now >= slot.next_try {
+                due = due.or(Some(at));
+            }
+            next = next.min(slot.next_try);
+        }
+        let waiter = due.and_then(|at| state.queue.remove(at));
+        if let Some(waiter) = &waiter {
+            waiter.slot.lock().try_now = false;
+            state.asking.remove(&waiter.request.owner.key());
+        }
+        (waiter, next)
+    }
+
+    /// One that stands in line was told that it is its turn, or that it lost its place.
+    pub(crate) fn called(self: &Arc<Self>, engine: &Arc<Engine>, hold: &Arc<Hold>) {
+        let mut state = self.state.lock();
+        state.woken_by = "message";
+        hold.called.store(true, Ordering::Relaxed);
+        for waiter in &state.queue {
+            let mut slot = waiter.slot.lock();
+            if slot.attempt.as_ref().is_some_and(|attempt| Arc::ptr_eq(attempt, hold)) {
+                hold.called.store(false, Ordering::Relaxed);
+                slot.try_now = true;
+                break;
+            }
+        }
+        self.ensure_driver(engine, &mut state);
+    }
+
     /// Where calls may be under way side by side, the driver waits for none of them.
     fn drive_or_spawn(&self, flight: Arc<Flight>) -> Step {
-        if self.recipe.kind.is_shared() { Step::Spawn(flight) } else { Step::Drive(flight) }
+        if self.recipe.kind.is_parallel() { Step::Spawn(flight) } else { Step::Drive(flight) }
     }
 
     /// Whether the head of the queue may ask the server beside what stands here.
     fn is_next(&self, state: &State, head: &Waiter) -> bool {
-        if !self.recipe.kind.is_shared() {
+        if !self.recipe.kind.is_parallel() {
             return state.holds.is_empty();
         }
         // One try at a time, until it is let in: then those behind it come all at once.

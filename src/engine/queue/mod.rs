@@ -14,10 +14,10 @@ mod held;
 mod leaving;
 mod waiter;
 
-pub(crate) use calls::By;
+pub(crate) use calls::{BEAT, By};
 pub(crate) use driving::LONE;
 pub(crate) use flight::{Flight, Released, passes, released};
-pub(crate) use waiter::{Grant, Outcome, Request, Ticket, Tickets, Waiter, finish_all};
+pub(crate) use waiter::{Ear, Grant, Outcome, Request, Ticket, Tickets, Waiter, finish_all};
 
 use crate::engine::Engine;
 use crate::engine::hold::{Hold, Phase};
@@ -172,6 +172,8 @@ impl Name {
                     return Begin::Settled(Outcome::Failed(Error::closed()));
                 }
                 let first = state.queue.is_empty() && state.entrants.is_empty();
+                // Who stands in line at the server does not stand in line here as well.
+                let first = first || self.recipe.kind.is_in_line();
                 if first && self.may_ask(&state, request.mode) {
                     state.woken_by = "nothing";
                     return Begin::Lone(self.ask(engine, &mut state, waiter.clone()));
@@ -189,7 +191,7 @@ impl Name {
         let behind = !state.holds.is_empty()
             && state.queue.len() > 1
             && state.entrants.is_empty()
-            && !self.recipe.kind.is_shared();
+            && !self.recipe.kind.is_parallel();
         if !behind || !state.driven {
             self.ensure_driver(engine, &mut state);
         }
@@ -225,7 +227,8 @@ impl Name {
                 }
                 MayEnter::Never(_) | MayEnter::NotYet => {
                     let inside = kind.reenters && held.is_around(&request.owner);
-                    if inside || held.is_exclusive() || request.mode == Mode::Exclusive {
+                    let alone = held.is_exclusive() || request.mode == Mode::Exclusive;
+                    if inside || alone && !kind.is_in_line() {
                         verdict = Admission::Wait { inside };
                     }
                     if inside {
@@ -239,8 +242,11 @@ impl Name {
 
     /// Whether a fresh hold may be asked for beside what stands here and is under way.
     fn may_ask(&self, state: &State, mode: Mode) -> bool {
-        if !self.recipe.kind.is_shared() {
+        if !self.recipe.kind.is_parallel() {
             return state.flights.is_empty() && !state.driven;
+        }
+        if self.recipe.kind.is_in_line() {
+            return true;
         }
         match mode {
             Mode::Exclusive => state.holds.is_empty() && state.flights.is_empty(),
@@ -253,7 +259,7 @@ impl Name {
 
     /// Whether a call for this hold may be sent by its caller.
     fn may_call(&self, state: &State, at: usize) -> bool {
-        if !self.recipe.kind.is_shared() {
+        if !self.recipe.kind.is_parallel() {
             return state.flights.is_empty() && !state.driven;
         }
         let hold = &state.holds[at].hold;
@@ -291,7 +297,7 @@ impl Name {
         if state.flights.iter().any(|flight| flight.is_for(waiter)) {
             return;
         }
-        let shared = self.recipe.kind.is_shared();
+        let shared = self.recipe.kind.is_parallel();
         if !waiter.slot.lock().refused && !state.flights.is_empty() && !shared {
             // Whatever the call under way is told about the lock answers this one as well.
             return;
@@ -299,6 +305,11 @@ impl Name {
         let head = state.queue.iter().find(|other| !other.is_dormant());
         let is_head = head.is_some_and(|head| Arc::ptr_eq(head, waiter));
         let alone = state.holds.is_empty() && state.flights.is_empty();
+        if self.recipe.kind.is_in_line() && state.failures == 0 {
+            // One last try; refused, it leaves the line.
+            waiter.slot.lock().try_now = true;
+            return self.ensure_driver(engine, &mut state);
+        }
         let mode = waiter.request.mode;
         let idle = state.failures == 0 && (alone || shared && self.may_ask(&state, mode));
         if idle && (is_head || !waiter.slot.lock().refused) {
@@ -373,8 +384,9 @@ impl Name {
 
     fn discard(self: &Arc<Self>, engine: &Arc<Engine>, hold: Arc<Hold>) {
         let unsure = hold.unsure.load(Ordering::Relaxed);
+        let in_line = hold.in_line.load(Ordering::Relaxed);
         hold.advance(Phase::Over);
-        if unsure {
+        if unsure || in_line {
             engine.settle_release(hold, Vec::new());
         }
     }

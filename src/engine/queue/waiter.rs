@@ -10,6 +10,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+use tokio::task::AbortHandle;
 
 /// What an acquisition asks for.
 pub(crate) struct Request {
@@ -35,6 +36,11 @@ impl Request {
     /// When a turn that begins now ends at the latest.
     pub(super) fn longest(&self, now: Moment) -> Moment {
         self.max_hold.map_or(Moment::NEVER, |max| now.saturating_add(max))
+    }
+
+    /// Whether it asks just once, and does not wait.
+    pub(super) fn is_one_shot(&self) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= self.since)
     }
 
     pub(super) fn is_over(&self, now: Moment) -> bool {
@@ -76,8 +82,23 @@ pub(super) struct Slot {
     /// Its future is gone.
     pub(super) cancelled: bool,
     pub(super) warned: bool,
-    /// A hold that may have been granted already: to be asked for again under the same id.
+    /// A hold that may have been granted already, or that stands in line at the server: to be asked
+    /// for again under the same id.
     pub(super) attempt: Option<Arc<Hold>>,
+    /// Of one that stands in line: it tries now, or then.
+    pub(super) try_now: bool,
+    pub(super) next_try: Moment,
+    /// Of one that stands in line: listens to its own channel.
+    pub(super) ear: Option<Ear>,
+}
+
+/// Ends listening when its waiter is gone.
+pub(crate) struct Ear(pub AbortHandle);
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Waiter {
@@ -88,6 +109,7 @@ impl Waiter {
     pub(super) fn finish(&self, outcome: Outcome) {
         let mut slot = self.slot.lock();
         slot.outcome = Some(outcome);
+        slot.ear = None;
         if let Some(waker) = slot.waker.take() {
             waker.wake();
         }
