@@ -29,6 +29,49 @@ impl Keys {
         Self::new(name, prefixed("redisson_lock__channel", name), [])
     }
 
+    /// Of the fair lock: queue, deadlines, signs of life.
+    pub(crate) fn fair_lock(name: &str) -> Result<Self, Error> {
+        let helpers = [
+            prefixed("redisson_lock_queue", name),
+            prefixed("redisson_lock_timeout", name),
+            prefixed("leasehold_fair", name),
+        ];
+        Self::new(name, prefixed("redisson_lock__channel", name), helpers)
+    }
+
+    /// Of the fenced lock: the token.
+    pub(crate) fn fenced_lock(name: &str) -> Result<Self, Error> {
+        let helpers = [prefixed("redisson_lock_token", name)];
+        Self::new(name, prefixed("redisson_lock__channel", name), helpers)
+    }
+
+    /// Of the token lock.
+    pub(crate) fn token_lock(name: &str) -> Result<Self, Error> {
+        Self::new(name, prefixed("leasehold_token_lock", name), [])
+    }
+
+    /// Of the read/write lock: what the keys of single read holds begin with.
+    pub(crate) fn read_write_lock(name: &str) -> Result<Self, Error> {
+        Self::new(name, prefixed("redisson_rwlock", name), [braced(name)])
+    }
+
+    /// Of the semaphore: the records of this client's calls.
+    pub(crate) fn semaphore(name: &str, uuid: &str) -> Result<Self, Error> {
+        Self::new(name, prefixed("redisson_sc", name), [records(name, uuid)])
+    }
+
+    /// Of the semaphore whose permits expire: when they do, and the records.
+    pub(crate) fn permit_semaphore(name: &str, uuid: &str) -> Result<Self, Error> {
+        let helpers = [suffixed(name, "timeout"), records(name, uuid)];
+        Self::new(name, prefixed("redisson_sc", name), helpers)
+    }
+
+    /// Of the count-down latch: the records. Its channel always has braces.
+    pub(crate) fn count_down_latch(name: &str, uuid: &str) -> Result<Self, Error> {
+        let channel = format!("redisson_countdownlatch__channel__{{{name}}}");
+        Self::new(name, channel, [records(name, uuid)])
+    }
+
     fn new<const N: usize>(
         name: &str,
         channel: String,
@@ -59,6 +102,31 @@ fn check(name: &str) -> Result<(), Error> {
 /// Redisson's rule for helper names that go in front.
 fn prefixed(prefix: &str, name: &str) -> String {
     if name.contains('{') { format!("{prefix}:{name}") } else { format!("{prefix}:{{{name}}}") }
+}
+
+/// Redisson's rule for helper names that go behind.
+fn suffixed(name: &str, suffix: &str) -> String {
+    format!("{}:{suffix}", braced(name))
+}
+
+/// A name as it stands in front of what goes behind.
+fn braced(name: &str) -> String {
+    if name.contains('{') { name.to_owned() } else { format!("{{{name}}}") }
+}
+
+/// What the read holds of an owner are timed by; `:1` and so on goes behind.
+pub(crate) fn read_hold(name: &str, owner: &str) -> String {
+    suffixed(name, &format!("{owner}:rwlock_timeout"))
+}
+
+/// Where a waiter of the fair lock listens.
+pub(crate) fn own_channel(channel: &str, owner: &str) -> String {
+    format!("{channel}:{owner}")
+}
+
+/// The records of one client's calls.
+fn records(name: &str, uuid: &str) -> String {
+    format!("{}:{uuid}", prefixed("leasehold_once", name))
 }
 
 #[cfg(test)]

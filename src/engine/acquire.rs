@@ -7,8 +7,8 @@
 use crate::engine::Engine;
 use crate::engine::hold::Hold;
 use crate::engine::queue::{
-    Begin, By, Ear, Flight, Grant, LONE, Leave, Name, Outcome, Released, Request, Step, Ticket, Tickets,
-    Waiter, WokenBy, finish_all, released,
+    Begin, By, Ear, Flight, Grant, LONE, Leave, Name, Outcome, Released, Request, Step, Ticket,
+    Tickets, Waiter, WokenBy, finish_all, released,
 };
 use crate::engine::recipe::{Mode, Recipe, Terms};
 use crate::engine::wakeups::Listener;
@@ -126,6 +126,11 @@ impl Engine {
     pub(crate) fn drive(self: &Arc<Self>, name: Arc<Name>) {
         let engine = self.clone();
         self.spawn(async move { contend(engine, name).await });
+    }
+
+    /// Time for a passing refusal to pass.
+    pub(crate) async fn pause(&self) {
+        self.timer(Duration::from_millis(20)).await;
     }
 
     /// Listens for one that stands in line at the server, on a channel of its own.

@@ -55,6 +55,8 @@ pub(crate) struct Hold {
     pub units: u32,
     /// What its handle had to say beside the rest.
     pub extra: Option<Arc<str>>,
+    /// Its acquisition asks once and does not wait.
+    pub one_shot: bool,
     /// What came with the grant: a fencing token. 0 if nothing did.
     token: AtomicU64,
     /// In which modes it was ever asked for, see [`Hold::asked_in`].
@@ -98,6 +100,7 @@ impl Hold {
             field,
             units: *units,
             extra: extra.clone(),
+            one_shot: request.is_one_shot(),
             token: AtomicU64::new(0),
             modes: AtomicU8::new(0),
             phase: AtomicU8::new(Phase::Pending as u8),
@@ -163,13 +166,19 @@ impl Hold {
         self.turn() > 0
     }
 
+    /// Notes the token that came with the grant; it stays, whatever later answers say.
     pub(crate) fn set_token(&self, token: u64) {
-        self.token.store(token, Ordering::Relaxed);
+        let _ = self.token.compare_exchange(0, token, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// The fencing token that came with the grant.
     pub(crate) fn token(&self) -> Option<u64> {
         Some(self.token.load(Ordering::Relaxed)).filter(|token| *token != 0)
+    }
+
+    /// The server has refused it: what it grants later is asked for later.
+    pub(crate) fn begin_anew(&self) {
+        self.first_sent.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn first_sent(&self) -> Moment {

@@ -5,6 +5,7 @@
 //! granted; [`renewal`] keeps it; [`wakeups`] tells waiters to look again.
 
 pub(crate) mod acquire;
+mod direct;
 pub(crate) mod hold;
 pub(crate) mod queue;
 pub(crate) mod recipe;

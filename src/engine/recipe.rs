@@ -10,7 +10,6 @@ use crate::keys::Keys;
 use crate::lease::millis;
 use crate::server::Text;
 use crate::server::batch::Call;
-use crate::server::reply::{CallError, code_and_texts};
 use crate::server::script::Script;
 use std::time::Duration;
 
@@ -48,6 +47,8 @@ pub(crate) enum Arg {
     Settled,
     /// What the handle says beside the rest.
     Extra,
+    /// The same, but 0 of one that does not wait.
+    Line,
 }
 
 /// One script with its keys and arguments, in order.
@@ -119,6 +120,8 @@ pub(crate) struct Kind {
     /// The server keeps a record of each call, until it hears that nobody needs it.
     pub keeps_records: bool,
     pub waiting: Waiting,
+    /// The longest that the head sleeps, where some releases tell nobody.
+    pub look_every: Option<Duration>,
     /// The channel of a waiter that stands in line.
     pub channel_of: fn(channel: &str, field: &str) -> String,
     /// What the server calls a hold.
@@ -204,7 +207,7 @@ impl Recipe {
     }
 
     /// A key that is the same for all holds.
-    fn key(&self, key: &Key) -> Text {
+    pub(crate) fn key(&self, key: &Key) -> Text {
         match key {
             Key::Name => self.keys.lock.clone(),
             Key::Channel => self.keys.channel.clone(),
@@ -228,7 +231,8 @@ impl Recipe {
             Arg::Units => decimal(u64::from(terms.hold.units)),
             Arg::Granted => decimal(u64::from(terms.hold.was_granted())),
             Arg::Settled => terms.settled.clone(),
-            Arg::Extra => terms.hold.extra.as_deref().unwrap_or_default().into(),
+            Arg::Line if terms.hold.one_shot => Text::from_static("0"),
+            Arg::Extra | Arg::Line => terms.hold.extra.as_deref().unwrap_or_default().into(),
         };
         Call {
             script: verb.script,
@@ -237,71 +241,6 @@ impl Recipe {
             args: verb.args.iter().map(arg).collect(),
         }
     }
-}
-
-impl Engine {
-    /// A kind's recipe for a name, if it can be used.
-    pub(crate) fn recipe(&self, kind: &'static Kind, name: &str) -> Result<Recipe, Error> {
-        let keys = (kind.keys)(name, &self.uuid)?;
-        if self.wiring.address.is_cluster() && !keys.share_a_slot() {
-            let why = "in a cluster its braces must pair, or key and channel part ways";
-            return Err(Error::invalid_name(name, why));
-        }
-        Ok(Recipe { kind, keys })
-    }
-
-    /// Looks at a name: a code and texts, as the script's header says.
-    pub(crate) async fn inspect(
-        &self,
-        recipe: &Recipe,
-        mode: Mode,
-    ) -> Result<(i64, Vec<String>), Error> {
-        let direct = recipe.kind.inspect.as_ref().expect("every kind of lock can be looked at");
-        let args = Vec::from_iter(direct.by_mode.then(|| mode_text(mode)));
-        self.run(recipe, direct.script, direct.keys, args).await
-    }
-
-    /// Frees a name from whoever holds it in this mode, or only from one.
-    pub(crate) async fn force_release(
-        &self,
-        recipe: &Recipe,
-        mode: Mode,
-        holder: &str,
-    ) -> Result<(i64, Vec<String>), Error> {
-        let direct = recipe.kind.force_release.as_ref().expect("every kind of lock has one");
-        let mut args = vec![Text::from(holder)];
-        args.extend(direct.by_mode.then(|| mode_text(mode)));
-        args.push(Text::from_static(self.publish(recipe)));
-        self.run(recipe, direct.script, direct.keys, args).await
-    }
-
-    /// Runs a script that is no list; it is not sent again if no answer comes.
-    pub(crate) async fn run(
-        &self,
-        recipe: &Recipe,
-        script: &'static Script,
-        keys: &[Key],
-        args: Vec<Text>,
-    ) -> Result<(i64, Vec<String>), Error> {
-        let name = Some(&*recipe.keys.lock);
-        let keys: Vec<Text> = keys.iter().map(|key| recipe.key(key)).collect();
-        let connection = self.batch.connection();
-        match connection.run_texts(script, recipe.keys.slot, &keys, &args).await {
-            Ok(reply) => code_and_texts(reply).ok_or_else(|| {
-                Error::server(name, &format!("ERR strange reply to {}", script.name))
-            }),
-            Err(CallError::Refused(text)) => Err(Error::server(name, &text)),
-            Err(CallError::NotSent(why)) => Err(Error::unavailable(name, &why, false)),
-            Err(CallError::Unknown(why)) => Err(Error::no_reply(name, &why)),
-        }
-    }
-}
-
-fn mode_text(mode: Mode) -> Text {
-    Text::from_static(match mode {
-        Mode::Exclusive => "write",
-        Mode::Shared => "read",
-    })
 }
 
 fn decimal(number: u64) -> Text {

@@ -328,9 +328,8 @@ impl Renewer {
                 return;
             }
         };
-        let held = holds
-            .into_iter()
-            .filter(|hold| hold.phase() == Phase::Held || hold.waits_in_line());
+        let held =
+            holds.into_iter().filter(|hold| hold.phase() == Phase::Held || hold.waits_in_line());
         let jobs: Vec<Job> = held
             .map(|hold| match hold.renewed_for() {
                 // A sign of life of one that waits; it has nothing yet that could be extended.

@@ -53,6 +53,11 @@ impl Held {
         self.name.count(&self.grant)
     }
 
+    /// The fencing token, if it is a [`FencedLock`](crate::FencedLock); else `None`.
+    pub fn token(&self) -> Option<u64> {
+        self.hold().token()
+    }
+
     /// The owner it is held by.
     pub fn owner(&self) -> Owner {
         self.owner.clone()

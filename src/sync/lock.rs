@@ -60,6 +60,7 @@ pub(crate) static LOCK: Kind = Kind {
     held: true,
     keeps_records: false,
     waiting: Waiting::Listen,
+    look_every: None,
     channel_of: no_key,
     field: client_and_id,
     key_of_hold: no_key,
@@ -130,6 +131,7 @@ pub struct Lock {
     shared: Arc<Shared>,
     recipe: Result<Arc<Recipe>, Error>,
     mode: Mode,
+    units: u32,
     /// What the acquiring script is told beside the rest.
     extra: Option<Arc<str>>,
     lease: Lease,
@@ -146,12 +148,18 @@ impl Lock {
         let (max_hold, label) = (settings.max_hold, settings.label.clone());
         let recipe = shared.engine().recipe(kind, name).map(Arc::new);
         let (lease, owner, extra) = (Lease::Renewed, None, None);
-        Self { shared, recipe, mode, extra, lease, max_hold, label, owner }
+        Self { shared, recipe, mode, units: 1, extra, lease, max_hold, label, owner }
     }
 
     /// Tells the acquiring script something beside the rest.
     pub(crate) fn extra(mut self, extra: impl Into<Arc<str>>) -> Self {
         self.extra = Some(extra.into());
+        self
+    }
+
+    /// Asks for so many permits.
+    pub(crate) fn units(mut self, units: u32) -> Self {
+        self.units = units;
         self
     }
 
@@ -531,7 +539,7 @@ impl Lock {
 }
 
 impl Lock {
-    async fn acquire(
+    pub(crate) async fn acquire(
         &self,
         wait: Option<Duration>,
         lease: Lease,
@@ -540,7 +548,12 @@ impl Lock {
         let recipe = self.recipe()?;
         let engine = self.shared.engine();
         let settings = engine.settings();
-        let length = lease.length(settings.watchdog)?;
+        let kind = recipe.kind;
+        // What has no lease does not end by itself.
+        let (lease, length, max_hold) = match kind.renew {
+            Some(_) => (lease, lease.length(settings.watchdog)?, self.max_hold),
+            None => (Lease::Fixed(Duration::MAX), Duration::MAX, None),
+        };
         if let Some(max) = self.max_hold.filter(|max| max.is_zero()) {
             return Err(Error::invalid_duration("max hold", max, "it must be above zero"));
         }
@@ -548,15 +561,15 @@ impl Lock {
         // A wait too long for the clock is one without an end.
         let deadline = wait.map(|wait| since.saturating_add(wait));
         let request = Request {
-            owner: self.asking_owner(settings.reentry),
+            owner: if kind.owned { self.asking_owner(settings.reentry) } else { Owner::new() },
             // Where this future is polled: a branch of a join set has a waker of its own.
             context: poll_fn(|cx| Poll::Ready(PollContext::of(cx.waker()))).await,
             mode: self.mode,
-            units: 1,
+            units: self.units,
             extra: self.extra.clone(),
             lease,
             length,
-            max_hold: self.max_hold,
+            max_hold,
             label: self.label.clone(),
             at,
             since,
@@ -571,7 +584,11 @@ impl Lock {
         }))
     }
 
-    fn recipe(&self) -> Result<&Arc<Recipe>, Error> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn recipe(&self) -> Result<&Arc<Recipe>, Error> {
         self.recipe.as_ref().map_err(Clone::clone)
     }
 

@@ -310,6 +310,7 @@ impl Name {
         let now = Moment::now();
         // What only looked has no place, unless the server took it for one that waits before.
         let first = !hold.in_line.swap(true, Ordering::Relaxed);
+        hold.begin_anew();
         let request = &waiter.request;
         let mut slot = waiter.slot.lock();
         slot.refused = true;
@@ -356,6 +357,7 @@ impl Name {
         ttl: Option<Duration>,
     ) -> Duration {
         let cap = engine.settings().fallback_cap;
+        let cap = self.recipe.kind.look_every.map_or(cap, |often| cap.min(often));
         let jitter = Duration::from_micros(1_000 + fastrand::u64(0..4_000));
         let lease = ttl.map_or(cap, |ttl| (ttl + jitter).min(cap));
         if engine.waiting(&self.recipe) != Waiting::Spin {

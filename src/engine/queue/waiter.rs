@@ -39,7 +39,7 @@ impl Request {
     }
 
     /// Whether it asks just once, and does not wait.
-    pub(super) fn is_one_shot(&self) -> bool {
+    pub(crate) fn is_one_shot(&self) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= self.since)
     }
 

@@ -1,0 +1,134 @@
+//! Calls beside all holds: looking at a name, freeing it by force, and what semaphores and latches
+//! have of their own.
+
+use crate::engine::Engine;
+use crate::engine::queue::passes;
+use crate::engine::recipe::{Key, Kind, Mode, Recipe};
+use crate::error::Error;
+use crate::lease::Moment;
+use crate::server::Text;
+use crate::server::reply::{CallError, code_and_texts};
+use crate::server::script::Script;
+
+/// A code and texts, as the script's header says.
+type Told = (i64, Vec<String>);
+
+impl Engine {
+    /// A kind's recipe for a name, if it can be used.
+    pub(crate) fn recipe(&self, kind: &'static Kind, name: &str) -> Result<Recipe, Error> {
+        let keys = (kind.keys)(name, &self.uuid)?;
+        if self.wiring.address.is_cluster() && !keys.share_a_slot() {
+            let why = "in a cluster its braces must pair, or key and channel part ways";
+            return Err(Error::invalid_name(name, why));
+        }
+        Ok(Recipe { kind, keys })
+    }
+
+    /// Looks at a name.
+    pub(crate) async fn inspect(&self, recipe: &Recipe, mode: Mode) -> Result<Told, Error> {
+        let direct = recipe.kind.inspect.as_ref().expect("every kind of lock can be looked at");
+        let args = Vec::from_iter(direct.by_mode.then(|| mode_text(mode)));
+        self.run(recipe, direct.script, direct.keys, args).await
+    }
+
+    /// Frees a name from whoever holds it in this mode, or only from one.
+    pub(crate) async fn force_release(
+        &self,
+        recipe: &Recipe,
+        mode: Mode,
+        holder: &str,
+    ) -> Result<Told, Error> {
+        let direct = recipe.kind.force_release.as_ref().expect("every kind of lock has one");
+        let mut args = vec![Text::from(holder)];
+        args.extend(direct.by_mode.then(|| mode_text(mode)));
+        args.push(Text::from_static(self.publish(recipe)));
+        self.run(recipe, direct.script, direct.keys, args).await
+    }
+
+    /// Runs a script that is no list; it is not sent again if no answer comes.
+    pub(crate) async fn run(
+        &self,
+        recipe: &Recipe,
+        script: &'static Script,
+        keys: &[Key],
+        args: Vec<Text>,
+    ) -> Result<Told, Error> {
+        let name = Some(&*recipe.keys.lock);
+        match self.send(recipe, script, keys, &args).await {
+            Ok(told) => told,
+            Err(CallError::Refused(text)) => Err(Error::server(name, &text)),
+            Err(CallError::NotSent(why)) => Err(Error::unavailable(name, &why, false)),
+            Err(CallError::Unknown(why)) => Err(Error::no_reply(name, &why)),
+        }
+    }
+
+    /// Runs a script of which the server keeps a record: it is sent again until an answer comes,
+    /// for as long as the client has patience, and counts once.
+    ///
+    /// `args` gets the number of the call, and what earlier ones are settled.
+    pub(crate) async fn run_recorded(
+        &self,
+        recipe: &Recipe,
+        script: &'static Script,
+        keys: &[Key],
+        args: impl FnOnce(Text, Text) -> Vec<Text>,
+    ) -> Result<Told, Error> {
+        let name = Some(&*recipe.keys.lock);
+        let id = self.next_id();
+        let args = args(id.to_string().into(), self.settled(recipe));
+        let end = Moment::now().saturating_add(self.settings().patience);
+        let mut unsure = None;
+        loop {
+            match self.send(recipe, script, keys, &args).await {
+                Ok(told) => {
+                    self.settle(recipe, id);
+                    return told;
+                }
+                Err(CallError::Refused(text)) if !passes(&text) => {
+                    return Err(Error::server(name, &text));
+                }
+                Err(CallError::Unknown(why)) => unsure = Some(why),
+                Err(CallError::Refused(why) | CallError::NotSent(why)) => {
+                    if Moment::now() >= end {
+                        return Err(match unsure {
+                            Some(why) => Error::no_reply(name, &why),
+                            None => Error::unavailable(name, &why, false),
+                        });
+                    }
+                }
+            }
+            let left = Moment::now().until(end);
+            // What was sent before must have run, or never will, before this is sent again.
+            let settled = self.batch.connection().settled();
+            if left.is_zero() || tokio::time::timeout(left, settled).await.is_err() {
+                return Err(match unsure {
+                    Some(why) => Error::no_reply(name, &why),
+                    None => Error::unavailable(name, "the connection is down", false),
+                });
+            }
+            self.pause().await;
+        }
+    }
+
+    async fn send(
+        &self,
+        recipe: &Recipe,
+        script: &'static Script,
+        keys: &[Key],
+        args: &[Text],
+    ) -> Result<Result<Told, Error>, CallError> {
+        let name = Some(&*recipe.keys.lock);
+        let keys: Vec<Text> = keys.iter().map(|key| recipe.key(key)).collect();
+        let connection = self.batch.connection();
+        let reply = connection.run_texts(script, recipe.keys.slot, &keys, args).await?;
+        Ok(code_and_texts(reply)
+            .ok_or_else(|| Error::server(name, &format!("ERR strange reply to {}", script.name))))
+    }
+}
+
+fn mode_text(mode: Mode) -> Text {
+    Text::from_static(match mode {
+        Mode::Exclusive => "write",
+        Mode::Shared => "read",
+    })
+}

@@ -1,0 +1,334 @@
+//! The lock with fencing tokens, shared with Redisson's `RFencedLock`.
+
+use crate::client::Client;
+use crate::engine::recipe::{
+    Arg, Direct, Key, Kind, Mode, Verb, Verbs, Waiting, client_and_id, no_key,
+};
+use crate::error::Error;
+use crate::keys::Keys;
+use crate::lease::{self, Lease};
+use crate::owner::Owner;
+use crate::server::script::{FENCED_LOCK_ACQUIRE, FENCED_LOCK_INSPECT};
+use crate::sync::lock::{FORCE_RELEASE, RELEASE, RENEW};
+use crate::sync::{Held, Lock, LockGuard};
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+static FENCED_LOCK: Kind = Kind {
+    name: "fenced lock",
+    keys: |name, _| Keys::fenced_lock(name),
+    exclusive: Some(Verbs {
+        acquire: Verb {
+            script: &FENCED_LOCK_ACQUIRE,
+            keys: &[Key::Name, Key::Helper(0)],
+            args: &[Arg::Lease, Arg::Field, Arg::Count, Arg::Extra],
+        },
+        release: Some(RELEASE),
+    }),
+    shared: None,
+    renew: Some(RENEW),
+    inspect: Some(Direct {
+        script: &FENCED_LOCK_INSPECT,
+        keys: &[Key::Name, Key::Helper(0)],
+        by_mode: false,
+    }),
+    force_release: Some(FORCE_RELEASE),
+    owned: true,
+    reenters: true,
+    // Each owner has a token of its own, which only the server draws.
+    hands_over: false,
+    held: true,
+    keeps_records: false,
+    waiting: Waiting::Listen,
+    look_every: None,
+    channel_of: no_key,
+    field: client_and_id,
+    key_of_hold: no_key,
+};
+
+impl Client {
+    /// The fenced lock of this name, see [`FencedLock`].
+    ///
+    /// Sends nothing and cannot fail; a name that cannot be a lock's is refused by the first use.
+    #[doc(alias = "getFencedLock")]
+    #[doc(alias = "RFencedLock")]
+    pub fn fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
+        let lock = self.handle(&FENCED_LOCK, Mode::Exclusive, name.as_ref());
+        FencedLock { lock: lock.extra("0"), token_ttl: Ok(()) }
+    }
+}
+
+/// A reentrant lock whose every owner gets a token higher than all before it.
+///
+/// A lease is not a fence: a process that was paused for longer goes on as if it held the lock.
+/// If it hands its token to the store with each write, and the store refuses a token lower than
+/// the highest it has seen, the late write does no harm. That is what this lock is for; see
+/// `examples/fenced_store.rs`.
+///
+/// # When to use something else
+///
+/// If nothing checks the token, [`Client::lock`] costs the same and is handed over within a
+/// process without asking Redis; a fenced lock always asks, for the token is drawn there.
+///
+/// # What it promises
+///
+/// Everything a [`Lock`] does, and: a token rises with every change of owner, and stays the same
+/// through re-entry, renewal and resends. It is the last token plus one, or the server's clock in
+/// microseconds if that is more. So it also rises where Redis lost the last token (a restart
+/// without persistence, a failover, [`token_ttl`](FencedLock::token_ttl)), as long as the server's
+/// clock is not behind it. Java's `RFencedLock` shares lock and token, but counts from 1 after such
+/// a loss, until our next grant.
+///
+/// # Redis
+///
+/// The key `name` and its channel as for [`Lock`]; the key `redisson_lock_token:{name}`, a number,
+/// which stays for ever unless there is a [`token_ttl`](FencedLock::token_ttl).
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn f(client: leasehold::Client, store: impl Fn(u64)) -> Result<(), leasehold::Error> {
+/// let lock = client.fenced_lock("ledger");
+/// let guard = lock.lock().await?;
+/// store(guard.token());
+/// guard.unlock().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use = "a handle does nothing until it is locked"]
+pub struct FencedLock {
+    lock: Lock,
+    /// Whether the TTL asked for can be used.
+    token_ttl: Result<(), Error>,
+}
+
+/// # Settings of a handle
+impl FencedLock {
+    /// How long the last token is kept after a grant, from 10 ms to ten years; for ever if this is
+    /// not called.
+    ///
+    /// For names that come and go: Redis would keep a number for each of them. A token does not
+    /// repeat all the same, for the clock has passed it by then. Not for a lock that Java shares:
+    /// there it would start again at 1.
+    pub fn token_ttl(mut self, ttl: Duration) -> Self {
+        self.token_ttl = lease::check("token TTL", ttl);
+        if self.token_ttl.is_ok() {
+            self.lock = self.lock.extra(lease::millis(ttl).to_string());
+        }
+        self
+    }
+
+    /// As [`Lock::lease`].
+    pub fn lease(mut self, lease: impl Into<Lease>) -> Self {
+        self.lock = self.lock.lease(lease);
+        self
+    }
+
+    /// As [`Lock::max_hold`].
+    pub fn max_hold(mut self, max: Duration) -> Self {
+        self.lock = self.lock.max_hold(max);
+        self
+    }
+
+    /// As [`Lock::label`].
+    pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
+        self.lock = self.lock.label(label);
+        self
+    }
+
+    /// As [`Lock::owned_by`].
+    pub fn owned_by(mut self, owner: Owner) -> Self {
+        self.lock = self.lock.owned_by(owner);
+        self
+    }
+}
+
+/// # Acquiring
+impl FencedLock {
+    /// As [`Lock::lock`], with a token.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Lock::lock`]; [`Corrupt`](crate::ErrorKind::Corrupt) if the token in Redis is not a
+    /// number.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`Lock::lock`].
+    #[track_caller]
+    pub fn lock(&self) -> impl Future<Output = Result<FencedGuard, Error>> + Send + use<> {
+        let (usable, locking) = (self.token_ttl.clone(), self.lock.lock());
+        async move {
+            usable?;
+            locking.await.map(FencedGuard)
+        }
+    }
+
+    /// As [`Lock::lock_with`], with a token.
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock`](FencedLock::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`Lock::lock`].
+    #[track_caller]
+    pub fn lock_with<L: Into<Lease>>(
+        &self,
+        lease: L,
+    ) -> impl Future<Output = Result<FencedGuard, Error>> + Send + use<L> {
+        let (usable, locking) = (self.token_ttl.clone(), self.lock.lock_with(lease.into()));
+        async move {
+            usable?;
+            locking.await.map(FencedGuard)
+        }
+    }
+
+    /// As [`Lock::try_lock`], with a token.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Lock::try_lock`] and [`lock`](FencedLock::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`Lock::lock`].
+    #[track_caller]
+    pub fn try_lock<L: Into<Lease>>(
+        &self,
+        wait: Duration,
+        lease: L,
+    ) -> impl Future<Output = Result<Option<FencedGuard>, Error>> + Send + use<L> {
+        let (usable, locking) = (self.token_ttl.clone(), self.lock.try_lock(wait, lease.into()));
+        async move {
+            usable?;
+            Ok(locking.await?.map(FencedGuard))
+        }
+    }
+
+    /// As [`Lock::try_lock_for`], with a token.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_lock`](FencedLock::try_lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`Lock::lock`].
+    #[track_caller]
+    pub fn try_lock_for(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<FencedGuard>, Error>> + Send + use<> {
+        let (usable, locking) = (self.token_ttl.clone(), self.lock.try_lock_for(wait));
+        async move {
+            usable?;
+            Ok(locking.await?.map(FencedGuard))
+        }
+    }
+
+    /// As [`Lock::try_lock_now`], with a token.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_lock`](FencedLock::try_lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`Lock::lock`].
+    #[track_caller]
+    pub fn try_lock_now(
+        &self,
+    ) -> impl Future<Output = Result<Option<FencedGuard>, Error>> + Send + use<> {
+        self.try_lock_for(Duration::ZERO)
+    }
+
+    /// The last token drawn, by anybody; `None` if there was none, or Redis lost it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Lock::is_locked`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    #[doc(alias = "getToken")]
+    pub async fn last_token(&self) -> Result<Option<u64>, Error> {
+        let recipe = self.lock.recipe()?;
+        let engine = self.lock.shared().engine();
+        let (code, texts) = engine.inspect(recipe, Mode::Exclusive).await?;
+        let text = texts.last().map_or("", String::as_str);
+        if code == -2 {
+            return Err(Error::server(Some(&recipe.keys.lock), text));
+        }
+        Ok(text.parse().ok())
+    }
+}
+
+/// Everything else of a [`Lock`]: `with` and `try_with` (the body reads
+/// [`Held::token`]), `unlock`, `force_unlock`, `is_locked`, `holder` and so on.
+impl Deref for FencedLock {
+    type Target = Lock;
+
+    fn deref(&self) -> &Lock {
+        &self.lock
+    }
+}
+
+impl fmt::Debug for FencedLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FencedLock").field(&self.lock).finish()
+    }
+}
+
+/// A held fenced lock: a [`LockGuard`] with a token.
+#[must_use = "dropping the guard gives the lock back: bind it, `let _guard = ..`, not `let _ = ..`"]
+#[derive(Debug)]
+pub struct FencedGuard(LockGuard);
+
+impl FencedGuard {
+    /// The token: higher than those of all owners before, the same for nested guards.
+    pub fn token(&self) -> u64 {
+        self.0.token().expect("the server gives every owner a token, above zero")
+    }
+
+    /// As [`LockGuard::unlock`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Lock::unlock`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`LockGuard::unlock`].
+    pub async fn unlock(self) -> Result<(), Error> {
+        self.0.unlock().await
+    }
+
+    /// As [`LockGuard::forget`].
+    pub fn forget(self) {
+        self.0.forget();
+    }
+
+    /// As [`LockGuard::detach`].
+    pub fn detach(self) -> Self {
+        Self(self.0.detach())
+    }
+}
+
+impl Deref for FencedGuard {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.0
+    }
+}
+
+impl From<FencedGuard> for LockGuard {
+    fn from(guard: FencedGuard) -> Self {
+        guard.0
+    }
+}
