@@ -70,12 +70,16 @@ pub enum ErrorKind {
     OwnHold,
     /// The key holds something that is not a lock.
     WrongType,
-    /// The lock's hold count in Redis is not a number.
+    /// The semaphore was never given permits, or they are gone from Redis.
+    Uninitialised,
+    /// The lock's hold count, or another number in Redis, is not one.
     Corrupt,
     /// The name cannot be a lock's.
     InvalidName,
     /// The lease, wait or other duration cannot be used.
     InvalidDuration,
+    /// The number of permits or counts cannot be used.
+    InvalidCount,
     /// The URL or configuration cannot be used.
     InvalidUrl,
     /// The server answered, and refused.
@@ -173,6 +177,11 @@ impl Error {
         Self::new(ErrorKind::InvalidDuration, None, detail)
     }
 
+    pub(crate) fn invalid_count(lock: &str, what: &str, given: i64, why: &str) -> Self {
+        let detail = format!("{given} {what} cannot be used: {why}");
+        Self::new(ErrorKind::InvalidCount, Some(lock), detail)
+    }
+
     pub(crate) fn invalid_url(why: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidUrl, None, why)
     }
@@ -252,8 +261,11 @@ impl Error {
     pub(crate) fn server(lock: Option<&str>, text: &str) -> Self {
         let kind = if text.starts_with("WRONGTYPE") {
             ErrorKind::WrongType
+        } else if text.starts_with("UNINITIALISED") {
+            ErrorKind::Uninitialised
         } else if text.contains("hold count is not an integer")
-            || text.contains("hash value is not an integer")
+            || text.contains("value is not an integer")
+            || text.contains("count is not an integer")
             || text.contains("would overflow")
         {
             ErrorKind::Corrupt

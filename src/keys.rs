@@ -124,6 +124,13 @@ pub(crate) fn own_channel(channel: &str, owner: &str) -> String {
     format!("{channel}:{owner}")
 }
 
+/// Ids for so many permits, one behind the other: 16 random bytes each, as Redisson has them. Of
+/// 7 bits each, so that they are a text like all other arguments.
+pub(crate) fn permit_ids(_uuid: &str, _id: u64, permits: u32) -> String {
+    let ids = (0..permits).flat_map(|_| uuid::Uuid::new_v4().into_bytes());
+    ids.map(|byte| char::from(byte & 0x7f)).collect()
+}
+
 /// The records of one client's calls.
 fn records(name: &str, uuid: &str) -> String {
     format!("{}:{uuid}", prefixed("leasehold_once", name))

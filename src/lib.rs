@@ -92,7 +92,10 @@ pub use fred;
 pub use keys::LONGEST_NAME;
 pub use lease::{LONGEST_LEASE, Lease, SHORTEST_LEASE};
 pub use owner::Owner;
-pub use sync::{FencedGuard, FencedLock, Held, Holder, Lock, LockGuard};
+pub use sync::{
+    CountDownLatch, FencedGuard, FencedLock, Held, Holder, Lock, LockGuard, Permit, PermitId,
+    PermitSemaphore, Permits, Semaphore, SemaphorePermit,
+};
 
 /// The README's code must compile, too.
 #[cfg(doctest)]

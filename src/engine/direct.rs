@@ -6,9 +6,9 @@ use crate::engine::queue::passes;
 use crate::engine::recipe::{Key, Kind, Mode, Recipe};
 use crate::error::Error;
 use crate::lease::Moment;
-use crate::server::Text;
 use crate::server::reply::{CallError, code_and_texts};
 use crate::server::script::Script;
+use crate::server::{Argument, Text};
 
 /// A code and texts, as the script's header says.
 type Told = (i64, Vec<String>);
@@ -51,8 +51,9 @@ impl Engine {
         recipe: &Recipe,
         script: &'static Script,
         keys: &[Key],
-        args: Vec<Text>,
+        args: Vec<impl Into<Argument>>,
     ) -> Result<Told, Error> {
+        let args: Vec<Argument> = args.into_iter().map(Into::into).collect();
         let name = Some(&*recipe.keys.lock);
         match self.send(recipe, script, keys, &args).await {
             Ok(told) => told,
@@ -75,7 +76,8 @@ impl Engine {
     ) -> Result<Told, Error> {
         let name = Some(&*recipe.keys.lock);
         let id = self.next_id();
-        let args = args(id.to_string().into(), self.settled(recipe));
+        let args = args(id.to_string().into(), self.settled.take(recipe));
+        let args: Vec<Argument> = args.into_iter().map(Argument::Text).collect();
         let end = Moment::now().saturating_add(self.settings().patience);
         let mut unsure = None;
         loop {
@@ -115,12 +117,12 @@ impl Engine {
         recipe: &Recipe,
         script: &'static Script,
         keys: &[Key],
-        args: &[Text],
+        args: &[Argument],
     ) -> Result<Result<Told, Error>, CallError> {
         let name = Some(&*recipe.keys.lock);
         let keys: Vec<Text> = keys.iter().map(|key| recipe.key(key)).collect();
         let connection = self.batch.connection();
-        let reply = connection.run_texts(script, recipe.keys.slot, &keys, args).await?;
+        let reply = connection.run_with(script, recipe.keys.slot, &keys, args).await?;
         Ok(code_and_texts(reply)
             .ok_or_else(|| Error::server(name, &format!("ERR strange reply to {}", script.name))))
     }

@@ -77,7 +77,7 @@ pub(crate) struct Engine {
     /// By kind and name.
     names: DashMap<(&'static str, Text), Arc<Name>>,
     /// Calls whose records the server need not keep any more.
-    settled: Settled,
+    pub settled: Settled,
     next_id: AtomicU64,
     /// How long an acquire takes there and back, smoothed, in nanoseconds.
     round_trip: AtomicU64,
@@ -181,11 +181,6 @@ impl Engine {
         if recipe.kind.keeps_records {
             self.settled.push(recipe, id);
         }
-    }
-
-    /// What the next call may tell the server to forget.
-    pub(crate) fn settled(&self, recipe: &Recipe) -> Text {
-        if recipe.kind.keeps_records { self.settled.take(recipe) } else { Text::new() }
     }
 
     /// Smooths the time of an acquire, there and back.

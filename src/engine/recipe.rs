@@ -3,8 +3,8 @@
 //! A synchronizer is a [`Kind`]: which script serves which verb, with which keys and arguments in
 //! which order, and what the engine must know of it. A [`Recipe`] is a kind and a name.
 
-use crate::engine::Engine;
 use crate::engine::hold::Hold;
+use crate::engine::settled::Settled;
 use crate::error::Error;
 use crate::keys::Keys;
 use crate::lease::millis;
@@ -176,13 +176,13 @@ pub(crate) struct Terms<'a> {
     pub lease: Duration,
     pub count: u32,
     pub publish: &'static str,
-    pub settled: Text,
+    /// Where to find what calls need no record any more.
+    pub settled: Option<&'a Settled>,
 }
 
 impl<'a> Terms<'a> {
     pub(crate) fn of(hold: &'a Hold) -> Self {
-        let settled = Text::from_static("");
-        Self { hold, lease: Duration::ZERO, count: 0, publish: "", settled }
+        Self { hold, lease: Duration::ZERO, count: 0, publish: "", settled: None }
     }
 }
 
@@ -230,7 +230,7 @@ impl Recipe {
             Arg::Publish => Text::from_static(terms.publish),
             Arg::Units => decimal(u64::from(terms.hold.units)),
             Arg::Granted => decimal(u64::from(terms.hold.was_granted())),
-            Arg::Settled => terms.settled.clone(),
+            Arg::Settled => terms.settled.map_or_else(Text::new, |settled| settled.take(self)),
             Arg::Line if terms.hold.one_shot => Text::from_static("0"),
             Arg::Extra | Arg::Line => terms.hold.extra.as_deref().unwrap_or_default().into(),
         };

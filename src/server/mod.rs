@@ -12,6 +12,19 @@ pub(crate) mod script;
 /// Text that is cheap to clone: names, channels and owners travel in every command.
 pub(crate) type Text = fred::bytes_utils::Str;
 
+/// An argument of a script.
+#[derive(Clone, Debug)]
+pub(crate) enum Argument {
+    Text(Text),
+    Bytes(Vec<u8>),
+}
+
+impl From<Text> for Argument {
+    fn from(text: Text) -> Self {
+        Self::Text(text)
+    }
+}
+
 /// The cluster slot of a key.
 pub(crate) fn slot_of(key: &str) -> u16 {
     fred::util::redis_keyslot(key.as_bytes())

@@ -584,6 +584,10 @@ impl Lock {
         }))
     }
 
+    pub(crate) fn own_lease(&self) -> Lease {
+        self.lease
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

@@ -102,8 +102,14 @@ impl Name {
     }
 
     /// What a call says of a hold.
-    fn terms<'a>(&self, engine: &Engine, hold: &'a Hold, lease: Duration, count: u32) -> Terms<'a> {
-        let (publish, settled) = (engine.publish(&self.recipe), engine.settled(&self.recipe));
+    fn terms<'a>(
+        &self,
+        engine: &'a Engine,
+        hold: &'a Hold,
+        lease: Duration,
+        count: u32,
+    ) -> Terms<'a> {
+        let (publish, settled) = (engine.publish(&self.recipe), Some(&engine.settled));
         Terms { hold, lease, count, publish, settled }
     }
 

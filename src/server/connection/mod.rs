@@ -14,10 +14,10 @@ pub(crate) use contact::Contact;
 use crate::config::Settings;
 use crate::error::Error;
 use crate::lease::Moment;
-use crate::server::Text;
 use crate::server::address::Address;
 use crate::server::reply::{CallError, text};
 use crate::server::script::Script;
+use crate::server::{Argument, Text};
 use fred::error::ErrorKind;
 use fred::prelude::*;
 use fred::types::config::Options;
@@ -178,16 +178,20 @@ impl Connection {
         }
     }
 
-    /// [`run`](Self::run) with texts for keys and arguments.
-    pub(crate) async fn run_texts(
+    /// [`run`](Self::run) with keys and arguments apart.
+    pub(crate) async fn run_with(
         &self,
         script: &'static Script,
         slot: u16,
         keys: &[Text],
-        args: &[Text],
+        args: &[Argument],
     ) -> Result<Value, CallError> {
         let mut all = vec![Value::Null, Value::Null];
-        all.extend(keys.iter().chain(args).map(text));
+        all.extend(keys.iter().map(text));
+        all.extend(args.iter().map(|arg| match arg {
+            Argument::Text(arg) => text(arg),
+            Argument::Bytes(bytes) => Value::Bytes(bytes.clone().into()),
+        }));
         self.run(script, slot, keys.len(), all).await
     }
 
