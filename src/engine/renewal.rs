@@ -289,11 +289,11 @@ impl Renewer {
     }
 
     async fn renew(self: Arc<Self>, engine: Arc<Engine>, holds: Vec<Arc<Hold>>) {
-        // In a cluster a list is of one slot.
+        // In a cluster a list is of one slot, also in one behind a proxy.
+        let apart = self.wiring.address.is_cluster() || self.wiring.contact.keeps_slots_apart();
         let mut by_slot: BTreeMap<u16, Vec<Arc<Hold>>> = BTreeMap::new();
         for hold in holds {
-            let slot =
-                if self.wiring.address.is_cluster() { hold.name.recipe.keys.slot } else { 0 };
+            let slot = if apart { hold.name.recipe.keys.slot } else { 0 };
             by_slot.entry(slot).or_default().push(hold);
         }
         for holds in by_slot.into_values() {
