@@ -21,7 +21,10 @@ mod refusals;
 mod renewal;
 mod rig;
 mod scripts;
+mod servers;
 mod tidy;
+#[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+mod tls;
 mod topologies;
 mod traps;
 mod waiting;
