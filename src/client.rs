@@ -328,6 +328,47 @@ impl Builder {
         self
     }
 
+    /// Trusts servers whose certificates this authority has signed, and no others.
+    ///
+    /// PEM, of one or several certificates; called again, it adds to them. Without it the
+    /// authorities of the operating system are trusted. It is looked at by
+    /// [`connect`](Builder::connect), and refused there if the URL does not ask for TLS.
+    ///
+    /// There is no way to turn the check off: for a self-signed certificate, name that.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = leasehold::Client::builder("rediss://redis.internal:6380")?
+    ///     .tls_ca(std::fs::read("ca.pem")?)
+    ///     .tls_client_identity(std::fs::read("client.pem")?, std::fs::read("client.key")?)
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+    pub fn tls_ca(mut self, pem: impl AsRef<[u8]>) -> Self {
+        self.address.tls().trust(pem.as_ref());
+        self
+    }
+
+    /// Shows servers that ask for it (`tls-auth-clients`) this certificate.
+    ///
+    /// Both in PEM: the certificate, followed by those between it and the authority if there are
+    /// any; and its private key (with `tls-native` in PKCS #8: `BEGIN PRIVATE KEY`). They are
+    /// looked at by [`connect`](Builder::connect), and refused there if the URL does not ask for
+    /// TLS.
+    #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+    pub fn tls_client_identity(
+        mut self,
+        certificate: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+    ) -> Self {
+        self.address.tls().identify(certificate.as_ref(), key.as_ref());
+        self
+    }
+
     /// Connects.
     ///
     /// # Errors
@@ -363,8 +404,9 @@ impl Builder {
         self.open(true).await
     }
 
-    async fn open(self, lazy: bool) -> Result<Client, Error> {
+    async fn open(mut self, lazy: bool) -> Result<Client, Error> {
         self.settings.check()?;
+        self.address.secure()?;
         let engine = Engine::start(self.address, self.settings, lazy).await?;
         // From here on the engine ends with the client, also if this future is dropped.
         let client = Client { shared: Arc::new(Shared(engine)), prefix: None };

@@ -82,6 +82,10 @@ pub enum ErrorKind {
     InvalidCount,
     /// The URL or configuration cannot be used.
     InvalidUrl,
+    /// No TLS connection could be made: one side does not accept the other's certificate, or one
+    /// does not speak TLS. Told by [`connect`](crate::Client::connect) alone: later it is an outage
+    /// like any other, and its cause is in the log.
+    Tls,
     /// The server answered, and refused.
     Refused(Refusal),
     /// A command was sent and no reply came.
@@ -186,6 +190,10 @@ impl Error {
         Self::new(ErrorKind::InvalidUrl, None, why)
     }
 
+    pub(crate) fn tls(server: &str, why: &str) -> Self {
+        Self::new(ErrorKind::Tls, None, format!("no TLS connection to {server}: {why}"))
+    }
+
     pub(crate) fn not_held(lock: &str) -> Self {
         Self::new(ErrorKind::NotHeld, Some(lock), "it is not held by this owner")
     }
@@ -272,7 +280,14 @@ impl Error {
         } else {
             ErrorKind::Refused(refusal(text))
         };
-        Self::new(kind, lock, format!("the server refused: {text}"))
+        // Redis and Valkey word it differently, and neither tells which one it was.
+        let hint = if text.contains("command called from script") {
+            " (a command that locks need was renamed or taken away at the server; README.md lists \
+             them under Rights)"
+        } else {
+            ""
+        };
+        Self::new(kind, lock, format!("the server refused: {text}{hint}"))
     }
 }
 

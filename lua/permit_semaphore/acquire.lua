@@ -56,26 +56,35 @@ local function acquire(semaphore, deadlines, channel, lease_ms, ids, size, publi
   local scores = redis.pcall('ZMSCORE', deadlines, unpack(ids))
   if text_of(scores) then return -2, text_of(scores) end
   if not stored and size == '' then return -2, 'UNINITIALISED the semaphore has no permits set' end
+  local standing = 0
+  for i = 1, #ids do
+    if scores[i] and tonumber(scores[i]) > now then standing = standing + 1 end
+  end
+  if standing == #ids then return 0 end
+  if standing > 0 then return -1 end
   local available
   if stored then
     available = string.match(stored, '^%-?%d+$') and tonumber(stored)
     if not available or math.abs(available) >= 2 ^ 53 then
       return -2, 'ERR number of permits is not an integer'
     end
-    local standing = 0
-    for _, score in ipairs(scores) do
-      if score and tonumber(score) > now then standing = standing + 1 end
-    end
-    if standing == #ids then return 0 end
-    if standing > 0 then return -1 end
   else
     -- Permits that outlived their semaphore still count: there are never more than its size.
-    available = start - redis.pcall('ZCARD', deadlines)
+    local in_use = redis.pcall('ZCARD', deadlines)
+    if text_of(in_use) then return -2, text_of(in_use) end
+    available = start - in_use
   end
 
   local ended = redis.pcall('ZCOUNT', deadlines, '-inf', now)
+  if text_of(ended) then return -2, text_of(ended) end
   local left = available + ended
   local take = left >= #ids and #ids or 0
+  local next_end
+  if take == 0 then
+    next_end =
+      redis.pcall('ZRANGE', deadlines, now + 1, NEVER, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+    if text_of(next_end) then return -2, text_of(next_end) end
+  end
   local moved
   if not stored then
     moved = redis.pcall('SET', semaphore, left - take)
@@ -83,18 +92,18 @@ local function acquire(semaphore, deadlines, channel, lease_ms, ids, size, publi
     moved = redis.pcall('INCRBY', semaphore, ended - take)
   end
   if text_of(moved) then return -2, text_of(moved) end
-  local function restore(number)
+  local function restore()
+    for i, id in ipairs(ids) do
+      if scores[i] then
+        redis.pcall('ZADD', deadlines, scores[i], id)
+      else
+        redis.pcall('ZREM', deadlines, id)
+      end
+    end
     if not stored then
       redis.pcall('DEL', semaphore)
-    elseif number ~= 0 then
-      redis.pcall('INCRBY', semaphore, number)
-    end
-  end
-  if ended > 0 then
-    local removed = redis.pcall('ZREMRANGEBYSCORE', deadlines, '-inf', now)
-    if text_of(removed) then
-      restore(take - ended)
-      return -2, text_of(removed)
+    elseif ended ~= take then
+      redis.pcall('INCRBY', semaphore, take - ended)
     end
   end
   if take > 0 then
@@ -104,21 +113,28 @@ local function acquire(semaphore, deadlines, channel, lease_ms, ids, size, publi
     end
     local added = redis.pcall('ZADD', deadlines, unpack(members))
     if text_of(added) then
-      restore(take)
+      restore()
       return -2, text_of(added)
     end
     -- Both keys end together: permits must not outlive the semaphore, nor it their deadlines.
-    local ends_at = stored and redis.pcall('PEXPIRETIME', semaphore) or -1
-    local kept = ends_at
-    if not text_of(ends_at) and ends_at >= 0 then
-      kept = redis.pcall('PEXPIREAT', deadlines, ends_at)
-    elseif not text_of(ends_at) then
-      kept = redis.pcall('PERSIST', deadlines)
+    local kept = stored and redis.pcall('PEXPIRETIME', semaphore) or -1
+    if not text_of(kept) then
+      if kept >= 0 then
+        kept = redis.pcall('PEXPIREAT', deadlines, kept)
+      else
+        kept = redis.pcall('PERSIST', deadlines)
+      end
     end
     if text_of(kept) then
-      redis.pcall('ZREM', deadlines, unpack(ids))
-      restore(take)
+      restore()
       return -2, text_of(kept)
+    end
+  end
+  if ended > 0 then
+    local removed = redis.pcall('ZREMRANGEBYSCORE', deadlines, '-inf', now)
+    if text_of(removed) then
+      restore()
+      return -2, text_of(removed)
     end
   end
   -- Others may wait for permits that came back, and Redisson's waiters sleep without an end on a
@@ -129,8 +145,6 @@ local function acquire(semaphore, deadlines, channel, lease_ms, ids, size, publi
   if take > 0 then return 0 end
 
   local text = string.format('%.0f', left)
-  local next_end =
-    redis.pcall('ZRANGE', deadlines, now, NEVER, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   local score = tonumber(next_end[2])
   if not score or score >= NEVER then return -3, text end
   return 1 + math.ceil(score - now), text

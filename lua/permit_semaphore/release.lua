@@ -54,6 +54,7 @@ local function release(semaphore, channel, deadlines, ids, publish)
     if scores[i] and tonumber(scores[i]) > now then standing[#standing + 1] = id end
   end
   local ended = redis.pcall('ZCOUNT', deadlines, '-inf', now)
+  if text_of(ended) then return -2, text_of(ended) end
   local back = ended + #standing
   if back == 0 then return -1 end
   local available = string.match(stored, '^%-?%d+$') and tonumber(stored)

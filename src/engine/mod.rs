@@ -123,16 +123,38 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Finds out what decides how waiters are told; `lazy` does so behind the scenes.
+    /// Finds out what decides how waiters are told, and what to warn of; `lazy` does so behind the
+    /// scenes.
     pub(crate) async fn learn(self: &Arc<Self>, lazy: bool) {
-        if !self.wiring.address.is_cluster() || self.settings().publish != PublishMode::Auto {
-            return;
-        }
-        if lazy {
-            let probing = self.clone();
-            self.background(async move { probing.probe_sharded().await });
-        } else {
+        let cluster = self.wiring.address.is_cluster();
+        let probe = cluster && self.settings().publish == PublishMode::Auto;
+        if probe && !lazy {
             self.probe_sharded().await;
+        }
+        if !cluster && !lazy {
+            return self.probe_eviction().await;
+        }
+        let probing = self.clone();
+        self.background(async move {
+            if probe && lazy {
+                probing.probe_sharded().await;
+            }
+            // In a cluster each node is asked: nobody waits for that.
+            probing.probe_eviction().await;
+        });
+    }
+
+    /// Warns where locks may be removed to make room.
+    async fn probe_eviction(&self) {
+        let connection = self.batch.connection();
+        connection.settled().await;
+        for policy in connection.evictions().await {
+            tracing::warn!(
+                server = ?self.wiring.address,
+                policy,
+                "the server may evict locks: it has a maxmemory and a policy that removes keys with \
+                 a TTL; use noeviction, or a server for locks alone"
+            );
         }
     }
 

@@ -291,12 +291,13 @@ impl Renewer {
     }
 
     async fn renew(self: Arc<Self>, engine: Arc<Engine>, holds: Vec<Arc<Hold>>) {
-        // A list is of one script, and in a cluster of one slot.
+        // A list is of one script, and in a cluster of one slot, also in one behind a proxy.
+        let apart = self.wiring.address.is_cluster() || self.wiring.contact.keeps_slots_apart();
         let mut lists: BTreeMap<(u8, u16), Vec<Arc<Hold>>> = BTreeMap::new();
         for hold in holds {
             let recipe = &hold.name.recipe;
             let Some(renew) = &recipe.kind.renew else { continue };
-            let slot = if self.wiring.address.is_cluster() { recipe.keys.slot } else { 0 };
+            let slot = if apart { recipe.keys.slot } else { 0 };
             lists.entry((renew.script.index, slot)).or_default().push(hold);
         }
         for holds in lists.into_values() {

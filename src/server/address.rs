@@ -2,6 +2,8 @@
 
 use crate::config::Settings;
 use crate::error::Error;
+#[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+use crate::server::tls::Tls;
 use fred::prelude::*;
 use fred::types::RespVersion;
 use fred::types::config::{
@@ -14,6 +16,10 @@ use std::time::Duration;
 #[derive(Clone)]
 pub(crate) struct Address {
     config: Config,
+    secure: bool,
+    /// What was said about TLS, if that is more than whether it is used.
+    #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+    tls: Option<Tls>,
 }
 
 /// Says where, never with which password.
@@ -28,14 +34,14 @@ impl fmt::Debug for Address {
 impl Address {
     pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
         // Never put the URL itself into an error: it may hold a password.
-        let parsed = url::Url::parse(url)
+        let mut parsed = url::Url::parse(url)
             .map_err(|error| Error::invalid_url(format!("the URL cannot be read: {error}")))?;
-        let scheme = parsed.scheme();
+        let scheme = parsed.scheme().to_owned();
         let needs = |feature: &str| {
             let why = format!("the URL's scheme {scheme:?} needs the cargo feature {feature}");
             Err(Error::invalid_url(why))
         };
-        match scheme {
+        match scheme.as_str() {
             "redis" | "valkey" | "redis-cluster" | "valkey-cluster" | "redis-sentinel"
             | "valkey-sentinel" => {}
             "rediss" | "valkeys" | "rediss-cluster" | "valkeys-cluster" | "rediss-sentinel"
@@ -67,19 +73,70 @@ impl Address {
                 "a login for sentinels in the URL needs the cargo feature \"sentinel\"",
             ));
         }
-        let config = Config::from_url(url).map_err(|error| {
+        // TLS is ours to add, in `secure`: fred would trust the system's authorities whatever we
+        // are told, and panic where two of rustls' crypto providers are compiled in.
+        let plain = scheme.replacen("rediss", "redis", 1).replacen("valkeys", "valkey", 1);
+        let secure = plain != scheme;
+        let without_tls = parsed.set_scheme(&plain);
+        debug_assert!(without_tls.is_ok(), "both are schemes of nobody's");
+        if plain.ends_with("-cluster") && !matches!(parsed.path(), "" | "/" | "/0") {
+            // fred would pass over it in silence.
+            return Err(Error::invalid_url("a cluster has no database but 0"));
+        }
+        let config = Config::from_url(parsed.as_str()).map_err(|error| {
             Error::invalid_url(format!(
                 "the URL cannot be used: {}",
                 scrub(error.details(), &parsed)
             ))
         })?;
-        Ok(Self::from_config(config))
+        Ok(Self { secure, ..Self::from_config(config) })
     }
 
     pub(crate) fn from_config(mut config: Config) -> Self {
         // Our scripts' answers and the subscriptions are read as RESP3 pushes and replies.
         config.version = RespVersion::RESP3;
-        Self { config }
+        Self {
+            secure: config.uses_tls(),
+            #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+            tls: None,
+            config,
+        }
+    }
+
+    /// What to say about TLS beyond that it is used.
+    #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+    pub(crate) fn tls(&mut self) -> &mut Tls {
+        self.tls.get_or_insert_default()
+    }
+
+    /// Makes ready to connect by TLS, if it is used; reads certificates.
+    #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+    pub(crate) fn secure(&mut self) -> Result<(), Error> {
+        if self.tls.is_some() && !self.secure {
+            return Err(Error::invalid_url(
+                "certificates are given, but the URL does not ask for TLS: its scheme must be \
+                 rediss, rediss-cluster, rediss-sentinel, or the same with valkeys",
+            ));
+        }
+        match (&self.tls, &mut self.config.tls) {
+            // As the fred configuration has it.
+            (None, Some(_)) => {}
+            (Some(tls), Some(config)) => config.connector = tls.connector()?,
+            (tls, config @ None) if self.secure => {
+                *config = Some(tls.clone().unwrap_or_default().connector()?.into());
+            }
+            (_, None) => {}
+        }
+        Ok(())
+    }
+
+    #[cfg(not(any(feature = "tls-rustls", feature = "tls-native")))]
+    pub(crate) fn secure(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    pub(crate) fn uses_tls(&self) -> bool {
+        self.secure
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -96,6 +153,10 @@ impl Address {
         fail_fast_on_connect: bool,
     ) -> Result<fred::clients::Client, Error> {
         let mut config = self.config.clone();
+        if self.secure && !config.uses_tls() {
+            // A slip of ours must not send a password in the clear.
+            return Err(Error::invalid_url("TLS was asked for and is not set up"));
+        }
         config.fail_fast = fail_fast_on_connect;
         let timeout = settings.command_timeout;
         let mut connection = ConnectionConfig {

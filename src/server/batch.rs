@@ -54,7 +54,7 @@ struct Lane {
     lone_ended: Option<Arc<Notify>>,
 }
 
-/// Which lane a call takes: its script, and in a cluster its slot.
+/// Which lane a call takes: its script, and where slots are kept apart its slot.
 type LaneKey = (u8, u16);
 
 pub(crate) struct Batch {
@@ -130,7 +130,7 @@ impl Batch {
     }
 
     fn lane_of(&self, call: &Call) -> LaneKey {
-        let slot = if self.connection.is_cluster() { call.slot } else { 0 };
+        let slot = if self.connection.keeps_slots_apart() { call.slot } else { 0 };
         (call.script.index, slot)
     }
 
@@ -192,7 +192,7 @@ impl Batch {
         let lane = lanes.get_mut(&key).expect("a lane stands while it has senders");
         if lane.queue.is_empty() {
             lane.senders -= 1;
-            if lane.senders == 0 && lane.lone == 0 && self.connection.is_cluster() {
+            if lane.senders == 0 && lane.lone == 0 && self.connection.keeps_slots_apart() {
                 lanes.remove(&key);
             }
             return None;
@@ -215,7 +215,7 @@ impl Batch {
         if let Some(ended) = lane.lone_ended.take() {
             ended.notify_one();
         }
-        if lane.senders == 0 && lane.queue.is_empty() && self.connection.is_cluster() {
+        if lane.senders == 0 && lane.queue.is_empty() && self.connection.keeps_slots_apart() {
             lanes.remove(&key);
         }
     }

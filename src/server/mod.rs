@@ -1,13 +1,16 @@
 //! The only room that speaks to Redis, and the only one that names fred.
 //!
 //! [`connection`] holds one fred client and knows when its replies can be believed; [`script`]
-//! embeds the Lua files; [`batch`] sends many calls as one command; [`reply`] reads answers.
+//! embeds the Lua files; [`batch`] sends many calls as one command; [`reply`] reads answers;
+//! `tls` knows whose certificates to believe.
 
 pub(crate) mod address;
 pub(crate) mod batch;
 pub(crate) mod connection;
 pub(crate) mod reply;
 pub(crate) mod script;
+#[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+pub(crate) mod tls;
 
 /// Text that is cheap to clone: names, channels and owners travel in every command.
 pub(crate) type Text = fred::bytes_utils::Str;

@@ -85,6 +85,10 @@ scripts! {
     28 COUNT_DOWN_LATCH_TRY_SET = "count_down_latch/try_set" (2 keys, 2 args, |code| code == -2 || code == -4);
     29 COUNT_DOWN_LATCH_DELETE = "count_down_latch/delete" (2 keys, 1 args, |code| code == -2 || code == -4);
     30 COUNT_DOWN_LATCH_INSPECT = "count_down_latch/inspect" (1 keys, 0 args, |code| code == -2);
+    31 FAIR_LOCK_ACQUIRE = "fair_lock/acquire" (4 keys, 4 args, |code| code <= -2 || code > 0);
+    32 FAIR_LOCK_RELEASE = "fair_lock/release" (5 keys, 3 args, |code| code == -2 || code == -4);
+    33 FAIR_LOCK_RENEW = "fair_lock/renew" (5 keys, 4 args, |code| code == -2);
+    34 FAIR_LOCK_FORCE_RELEASE = "fair_lock/force_release" (5 keys, 2 args, |code| code == -2 || code == -4);
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod support_itself;
 mod api;
 mod cancellation;
 mod exclusion;
+mod family;
 mod ghosts;
 mod guards;
 mod hand_over;
@@ -21,7 +22,10 @@ mod refusals;
 mod renewal;
 mod rig;
 mod scripts;
+mod servers;
 mod tidy;
+#[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+mod tls;
 mod topologies;
 mod traps;
 mod waiting;

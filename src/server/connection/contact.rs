@@ -9,6 +9,8 @@ use tokio::sync::watch;
 pub(crate) struct Contact {
     last: AtomicU64,
     failing: AtomicBool,
+    /// What is addressed as one server has refused keys of several slots in one command.
+    slots_apart: AtomicBool,
     /// Counts outages and recoveries; waiters look up when it changes.
     changes: watch::Sender<u64>,
 }
@@ -18,6 +20,7 @@ impl Contact {
         Self {
             last: AtomicU64::new(Moment::now().raw()),
             failing: AtomicBool::new(false),
+            slots_apart: AtomicBool::new(false),
             changes: watch::Sender::new(0),
         }
     }
@@ -33,6 +36,17 @@ impl Contact {
         if !self.failing.swap(true, Ordering::Relaxed) {
             self.changes.send_modify(|n| *n += 1);
         }
+    }
+
+    /// From now on a list is of one slot, as in a cluster: there is one behind a proxy.
+    pub(super) fn keep_slots_apart(&self) {
+        if !self.slots_apart.swap(true, Ordering::Relaxed) {
+            tracing::debug!("the server refuses keys of several slots in one command");
+        }
+    }
+
+    pub(crate) fn keeps_slots_apart(&self) -> bool {
+        self.slots_apart.load(Ordering::Relaxed)
     }
 
     /// Since when nothing was heard, if something failed since.

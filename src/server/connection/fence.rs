@@ -1,7 +1,7 @@
 //! Sees that nothing which got no answer can run any more: the answer to CLIENT INFO comes behind
 //! it, or the connection that carried it is killed.
 
-use super::{Connection, Phase, is_error_reply};
+use super::{Connection, Phase, failure, is_error_reply};
 use fred::error::ErrorKind;
 use fred::prelude::*;
 use fred::types::config::{Options, Server};
@@ -81,6 +81,7 @@ pub(super) async fn watch_over(
             }
             event = errors.recv() => match event {
                 Err(broadcast::error::RecvError::Closed) => return,
+                Ok((error, None)) => connection.cannot_connect(&error),
                 _ => connection.contact.failed(),
             },
         }
@@ -104,12 +105,23 @@ impl Connection {
             phase.epoch += 1;
             epoch = phase.epoch;
         });
+        *self.cause.lock() = None;
         if epoch > 1 {
             tracing::info!(role = self.role, epoch, "connected again");
         }
         self.fence(peers).await;
         // A connection that broke again meanwhile is fenced by its own, later event.
         self.phase.send_modify(|phase| phase.fenced = phase.fenced.max(epoch));
+    }
+
+    /// Takes note of an attempt that failed, and tells each cause once.
+    fn cannot_connect(&self, error: &fred::error::Error) {
+        self.contact.failed();
+        let cause = failure::words(error, self.tls);
+        let told = self.cause.lock().replace(cause.clone());
+        if told.as_ref() != Some(&cause) {
+            tracing::warn!(role = self.role, server = self.server, cause, "cannot connect");
+        }
     }
 
     /// Takes note of connections that broke before their id was known: those cannot be killed.
@@ -154,7 +166,7 @@ impl Connection {
         let servers = self.servers();
         let mut fence = if servers.is_empty() { Fence::Failed } else { Fence::Stands };
         for server in servers {
-            let peer = match self.on(&server, "INFO", &[]).await {
+            let peer = match self.on(&server, "CLIENT", &["INFO"]).await {
                 Ok(info) => match info.as_str() {
                     Some(info) => Peer::read(&info),
                     None => {
@@ -171,6 +183,14 @@ impl Connection {
                         if peers.known.contains_key(&server) {
                             continue;
                         }
+                    } else if self.can_kill.load(Ordering::Relaxed) {
+                        tracing::warn!(
+                            role = self.role,
+                            server = self.server,
+                            %error,
+                            "cannot see the id of connections (CLIENT INFO), so old ones cannot be \
+                             killed: after an outage an abandoned lock may stay for up to one lease"
+                        );
                     }
                     None
                 }
@@ -187,12 +207,14 @@ impl Connection {
         }
         let mut left = Vec::new();
         for (server, peer) in peers.old.drain(..) {
-            match self.on(&server, "KILL", &["ID", &peer.id, "ADDR", &peer.addr]).await {
+            let kill = ["KILL", "ID", &peer.id, "ADDR", &peer.addr];
+            match self.on(&server, "CLIENT", &kill).await {
                 Ok(_) => {}
                 Err(error) if is_error_reply(error.details()) => {
                     if self.can_kill.swap(false, Ordering::Relaxed) {
                         tracing::warn!(
                             role = self.role,
+                            server = self.server,
                             %error,
                             "old connections cannot be killed (CLIENT KILL): after an outage an \
                              abandoned lock may stay for up to one lease"
@@ -219,7 +241,7 @@ impl Connection {
     }
 
     /// The servers that we have a connection to.
-    fn servers(&self) -> Vec<Server> {
+    pub(super) fn servers(&self) -> Vec<Server> {
         let servers = self.client.active_connections();
         if !servers.is_empty() {
             return servers;
@@ -232,11 +254,11 @@ impl Connection {
         }
     }
 
-    /// `CLIENT <verb>` on one node.
-    async fn on(
+    /// One command on one node.
+    pub(super) async fn on(
         &self,
         server: &Server,
-        verb: &str,
+        command: &'static str,
         args: &[&str],
     ) -> Result<Value, fred::error::Error> {
         // Not fail-fast: right after a reconnect fred still refuses those.
@@ -245,9 +267,8 @@ impl Connection {
             cluster_node: self.cluster.then(|| server.clone()),
             ..Options::default()
         };
-        let command = CustomCommand::new_static("CLIENT", ClusterHash::Custom(0), false);
-        let args: Vec<String> =
-            std::iter::once(verb).chain(args.iter().copied()).map(str::to_owned).collect();
+        let command = CustomCommand::new_static(command, ClusterHash::Custom(0), false);
+        let args: Vec<String> = args.iter().copied().map(str::to_owned).collect();
         self.client.with_options(&options).custom(command, args).await
     }
 }

@@ -5,12 +5,16 @@
 //! that broke still run later? A broken connection can leave commands in the server's socket
 //! buffer, to be executed after ones of the new connection. So after every reconnect the old
 //! connection is killed by its id first ([`fence`]); [`Connection::settled`] waits for that.
+//! [`failure`] says why none could be made.
 
 mod contact;
+mod failure;
 mod fence;
+mod probe;
 
 pub(crate) use contact::Contact;
 
+use self::failure::connect_error;
 use crate::config::Settings;
 use crate::error::Error;
 use crate::lease::Moment;
@@ -53,8 +57,13 @@ pub(crate) struct Connection {
     /// When the call was sent whose reply is overdue, 0 if none is: nothing more is sent until it
     /// is known why.
     overdue: AtomicU64,
+    /// Why the last attempt to connect failed, until one succeeds.
+    cause: parking_lot::Mutex<Option<String>>,
     role: &'static str,
+    /// As it may be logged.
+    server: String,
     cluster: bool,
+    tls: bool,
     options: Options,
     /// Where fred's task and timers live.
     runtime: Handle,
@@ -85,8 +94,11 @@ impl Connection {
             can_kill: AtomicBool::new(true),
             heard: AtomicU64::new(Moment::now().raw()),
             overdue: AtomicU64::new(0),
+            cause: parking_lot::Mutex::new(None),
             role,
+            server: format!("{address:?}"),
             cluster: address.is_cluster(),
+            tls: address.uses_tls(),
             options,
             runtime: Handle::current(),
             router: parking_lot::Mutex::new(None),
@@ -121,8 +133,9 @@ impl Connection {
         .await
     }
 
-    pub(crate) fn is_cluster(&self) -> bool {
-        self.cluster
+    /// Whether the keys of one command must be of one slot.
+    pub(crate) fn keeps_slots_apart(&self) -> bool {
+        self.cluster || self.contact.keeps_slots_apart()
     }
 
     /// Whether an old connection of ours may still run something after a new one did.
@@ -252,12 +265,18 @@ impl Connection {
         let text = error.details();
         if is_error_reply(text) {
             self.heard();
+            if text.starts_with("CROSSSLOT") {
+                self.contact.keep_slots_apart();
+            }
             return Err(CallError::Refused(text.to_owned()));
         }
         self.contact.failed();
         // The one text of fred's that means: refused before it was queued.
         if *error.kind() == ErrorKind::Canceled && text == "Connection closed unexpectedly." {
-            return Err(CallError::NotSent("the connection is down".to_owned()));
+            return Err(CallError::NotSent(match &*self.cause.lock() {
+                Some(cause) => format!("the connection is down: {cause}"),
+                None => "the connection is down".to_owned(),
+            }));
         }
         // In a cluster the other nodes go on answering.
         if *error.kind() == ErrorKind::Timeout && !self.cluster {
@@ -397,14 +416,6 @@ impl EpochReceiver {
 fn is_error_reply(text: &str) -> bool {
     let code = text.split([' ', ':']).next().unwrap_or_default();
     code.len() >= 2 && code.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit())
-}
-
-fn connect_error(address: &Address, error: &fred::error::Error) -> Error {
-    let text = error.details();
-    if is_error_reply(text) {
-        return Error::server(None, text);
-    }
-    Error::unavailable(None, &format!("connecting to {address:?} failed: {text}"), false)
 }
 
 #[cfg(test)]

@@ -3,8 +3,11 @@
 
 use crate::support::server::{Raw, RedisServer, Reply};
 
+mod count_down_latch;
 mod fenced_lock;
 mod lock;
+mod permit_semaphore;
+mod semaphore;
 mod token_lock;
 
 const LEASE: &str = "30000";

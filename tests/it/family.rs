@@ -1,0 +1,78 @@
+//! Smoke test of the family (to be replaced).
+use crate::support::server::RedisServer;
+use leasehold::*;
+use std::time::Duration;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fenced() {
+    let server = RedisServer::start();
+    let a = Client::connect(server.url()).await.unwrap();
+    let lock = a.fenced_lock("x");
+    let g = lock.lock().await.unwrap();
+    let t = g.token();
+    let g2 = lock.lock().await.unwrap();
+    assert_eq!(g2.token(), t);
+    drop(g2);
+    g.unlock().await.unwrap();
+    let g = lock.lock().await.unwrap();
+    assert!(g.token() > t);
+    assert_eq!(lock.last_token().await.unwrap(), Some(g.token()));
+    g.unlock().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn token_and_spin() {
+    let server = RedisServer::start();
+    let a = Client::connect(server.url()).await.unwrap();
+    let b = Client::connect(server.url()).await.unwrap();
+    for kind in 0..2 {
+        let get = |c: &Client| if kind == 0 { c.token_lock("t") } else { c.spin_lock("s") };
+        let l = get(&a);
+        let g = l.lock().await.unwrap();
+        assert!(get(&b).try_lock_now().await.unwrap().is_none());
+        let waiting = tokio::spawn({ let l = get(&b); async move { l.lock().await } });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        g.unlock().await.unwrap();
+        waiting.await.unwrap().unwrap().unlock().await.unwrap();
+    }
+    let l = a.token_lock("t");
+    let _g = l.lock().await.unwrap();
+    assert_eq!(l.lock().await.unwrap_err().kind(), ErrorKind::OwnHold);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn semaphores() {
+    let server = RedisServer::start();
+    let a = Client::connect(server.url()).await.unwrap();
+    let s = a.semaphore("s");
+    assert_eq!(s.acquire().await.unwrap_err().kind(), ErrorKind::Uninitialised);
+    assert!(s.try_set(3).await.unwrap());
+    let p = s.acquire_many(2).await.unwrap();
+    assert_eq!(s.available().await.unwrap(), Some(1));
+    assert!(s.try_acquire_many(2, Duration::ZERO).await.unwrap().is_none());
+    let w = tokio::spawn({ let s = s.clone(); async move { s.acquire_many(3).await } });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    p.release().await.unwrap();
+    drop(w.await.unwrap().unwrap());
+    let tasks: Vec<_> = (0..50).map(|_| { let s = s.clone(); tokio::spawn(async move { for _ in 0..20 { s.acquire().await.unwrap().release().await.unwrap(); } }) }).collect();
+    for t in tasks { t.await.unwrap(); }
+    assert_eq!(s.available().await.unwrap(), Some(3));
+    let s = a.permit_semaphore("p").sized(3);
+    let p = s.acquire_many(2).await.unwrap();
+    println!("{:?}", p.ids().collect::<Vec<_>>());
+    let tasks: Vec<_> = (0..50).map(|_| { let s = s.clone(); tokio::spawn(async move { for _ in 0..20 { s.acquire().await.unwrap().release().await.unwrap(); } }) }).collect();
+    for t in tasks { t.await.unwrap(); }
+    let id = p.ids().next().unwrap();
+    assert!(s.release_id(id).await.unwrap());
+    println!("{:?}", s.permits().await.unwrap());
+    println!("{:?}", p.release().await);
+    println!("{:?}", s.permits().await.unwrap());
+    let l = a.count_down_latch("l");
+    l.wait().await.unwrap();
+    assert!(l.try_set(2).await.unwrap());
+    let w: Vec<_> = (0..10).map(|_| { let l = l.clone(); tokio::spawn(async move { l.wait().await }) }).collect();
+    assert_eq!(l.count_down().await.unwrap(), 1);
+    assert!(!l.wait_for(Duration::from_millis(50)).await.unwrap());
+    assert_eq!(l.count_down().await.unwrap(), 0);
+    for w in w { w.await.unwrap().unwrap(); }
+}
