@@ -1,6 +1,7 @@
 //! What users see: one synchronizer a file.
 
 mod count_down_latch;
+mod fair_lock;
 mod fenced_lock;
 mod guard;
 mod held;

@@ -30,7 +30,10 @@ async fn token_and_spin() {
         let l = get(&a);
         let g = l.lock().await.unwrap();
         assert!(get(&b).try_lock_now().await.unwrap().is_none());
-        let waiting = tokio::spawn({ let l = get(&b); async move { l.lock().await } });
+        let waiting = tokio::spawn({
+            let l = get(&b);
+            async move { l.lock().await }
+        });
         tokio::time::sleep(Duration::from_millis(100)).await;
         g.unlock().await.unwrap();
         waiting.await.unwrap().unwrap().unlock().await.unwrap();
@@ -38,6 +41,43 @@ async fn token_and_spin() {
     let l = a.token_lock("t");
     let _g = l.lock().await.unwrap();
     assert_eq!(l.lock().await.unwrap_err().kind(), ErrorKind::OwnHold);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fair() {
+    let server = RedisServer::start();
+    let a = Client::connect(server.url()).await.unwrap();
+    let b = Client::connect(server.url()).await.unwrap();
+    let g = a.fair_lock("f").lock().await.unwrap();
+    let g2 = a.fair_lock("f").lock().await.unwrap();
+    drop(g2);
+    assert!(b.fair_lock("f").try_lock_now().await.unwrap().is_none());
+    let order = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for i in 0..10 {
+        let l = if i % 2 == 0 { a.fair_lock("f") } else { b.fair_lock("f") };
+        let order = order.clone();
+        tasks.push(tokio::spawn(async move {
+            let g = l.lock().await.unwrap();
+            order.lock().unwrap().push(i);
+            g.unlock().await.unwrap();
+        }));
+        let raw = server.raw();
+        crate::support::eventually("queued", async || {
+            raw.cmd(&["LLEN", "redisson_lock_queue:{f}"]).int() == i + 1
+        })
+        .await;
+    }
+    assert!(b.fair_lock("f").try_lock_for(Duration::from_millis(200)).await.unwrap().is_none());
+    tokio::time::sleep(Duration::from_millis(6000)).await;
+    assert_eq!(server.raw().cmd(&["LLEN", "redisson_lock_queue:{f}"]).int(), 10);
+    tasks[3].abort();
+    g.unlock().await.unwrap();
+    for t in tasks {
+        let _ = t.await;
+    }
+    assert_eq!(*order.lock().unwrap(), [0, 1, 2, 4, 5, 6, 7, 8, 9]);
+    println!("{:?}", server.raw().cmd(&["KEYS", "*"]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,18 +90,43 @@ async fn semaphores() {
     let p = s.acquire_many(2).await.unwrap();
     assert_eq!(s.available().await.unwrap(), Some(1));
     assert!(s.try_acquire_many(2, Duration::ZERO).await.unwrap().is_none());
-    let w = tokio::spawn({ let s = s.clone(); async move { s.acquire_many(3).await } });
+    let w = tokio::spawn({
+        let s = s.clone();
+        async move { s.acquire_many(3).await }
+    });
     tokio::time::sleep(Duration::from_millis(100)).await;
     p.release().await.unwrap();
     drop(w.await.unwrap().unwrap());
-    let tasks: Vec<_> = (0..50).map(|_| { let s = s.clone(); tokio::spawn(async move { for _ in 0..20 { s.acquire().await.unwrap().release().await.unwrap(); } }) }).collect();
-    for t in tasks { t.await.unwrap(); }
+    let tasks: Vec<_> = (0..50)
+        .map(|_| {
+            let s = s.clone();
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    s.acquire().await.unwrap().release().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for t in tasks {
+        t.await.unwrap();
+    }
     assert_eq!(s.available().await.unwrap(), Some(3));
     let s = a.permit_semaphore("p").sized(3);
     let p = s.acquire_many(2).await.unwrap();
     println!("{:?}", p.ids().collect::<Vec<_>>());
-    let tasks: Vec<_> = (0..50).map(|_| { let s = s.clone(); tokio::spawn(async move { for _ in 0..20 { s.acquire().await.unwrap().release().await.unwrap(); } }) }).collect();
-    for t in tasks { t.await.unwrap(); }
+    let tasks: Vec<_> = (0..50)
+        .map(|_| {
+            let s = s.clone();
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    s.acquire().await.unwrap().release().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for t in tasks {
+        t.await.unwrap();
+    }
     let id = p.ids().next().unwrap();
     assert!(s.release_id(id).await.unwrap());
     println!("{:?}", s.permits().await.unwrap());
@@ -70,9 +135,16 @@ async fn semaphores() {
     let l = a.count_down_latch("l");
     l.wait().await.unwrap();
     assert!(l.try_set(2).await.unwrap());
-    let w: Vec<_> = (0..10).map(|_| { let l = l.clone(); tokio::spawn(async move { l.wait().await }) }).collect();
+    let w: Vec<_> = (0..10)
+        .map(|_| {
+            let l = l.clone();
+            tokio::spawn(async move { l.wait().await })
+        })
+        .collect();
     assert_eq!(l.count_down().await.unwrap(), 1);
     assert!(!l.wait_for(Duration::from_millis(50)).await.unwrap());
     assert_eq!(l.count_down().await.unwrap(), 0);
-    for w in w { w.await.unwrap().unwrap(); }
+    for w in w {
+        w.await.unwrap().unwrap();
+    }
 }
