@@ -1,0 +1,158 @@
+//! The read/write lock, shared with Redisson's `RReadWriteLock`.
+
+use crate::client::Client;
+use crate::engine::recipe::{Arg, Direct, Key, Kind, Mode, Verb, Verbs, Waiting, client_and_id};
+use crate::keys::{Keys, read_hold};
+use crate::server::script::{
+    READ_WRITE_LOCK_FORCE_RELEASE, READ_WRITE_LOCK_INSPECT, READ_WRITE_LOCK_READ_ACQUIRE,
+    READ_WRITE_LOCK_READ_RELEASE, READ_WRITE_LOCK_RENEW, READ_WRITE_LOCK_WRITE_ACQUIRE,
+    READ_WRITE_LOCK_WRITE_RELEASE,
+};
+use crate::sync::Lock;
+use std::fmt;
+
+/// What the keys of all read holds begin with.
+const PREFIX: Key = Key::Helper(0);
+
+static READ_WRITE_LOCK: Kind = Kind {
+    name: "read/write lock",
+    keys: |name, _| Keys::read_write_lock(name),
+    exclusive: Some(Verbs {
+        acquire: Verb {
+            script: &READ_WRITE_LOCK_WRITE_ACQUIRE,
+            keys: &[Key::Name],
+            args: &[Arg::Lease, Arg::Field, Arg::Count],
+        },
+        release: Some(Verb {
+            script: &READ_WRITE_LOCK_WRITE_RELEASE,
+            keys: &[Key::Name, Key::Channel],
+            args: &[Arg::Field, Arg::Count, Arg::Publish],
+        }),
+    }),
+    shared: Some(Verbs {
+        acquire: Verb {
+            script: &READ_WRITE_LOCK_READ_ACQUIRE,
+            keys: &[Key::Name, Key::OfHold],
+            args: &[Arg::Lease, Arg::Field, Arg::Count],
+        },
+        release: Some(Verb {
+            script: &READ_WRITE_LOCK_READ_RELEASE,
+            keys: &[Key::Name, Key::Channel, Key::OfHold, PREFIX],
+            args: &[Arg::Field, Arg::Count, Arg::Publish],
+        }),
+    }),
+    renew: Some(Verb {
+        script: &READ_WRITE_LOCK_RENEW,
+        keys: &[Key::Name, Key::OfHold],
+        args: &[Arg::Lease, Arg::Field],
+    }),
+    inspect: Some(Direct {
+        script: &READ_WRITE_LOCK_INSPECT,
+        keys: &[Key::Name],
+        by_mode: true,
+    }),
+    force_release: Some(Direct {
+        script: &READ_WRITE_LOCK_FORCE_RELEASE,
+        keys: &[Key::Name, Key::Channel, PREFIX],
+        by_mode: true,
+    }),
+    owned: true,
+    reenters: true,
+    hands_over: true,
+    held: true,
+    keeps_records: false,
+    waiting: Waiting::Listen,
+    look_every: None,
+    channel_of: |_, _| String::new(),
+    field: client_and_id,
+    key_of_hold: read_hold,
+};
+
+impl Client {
+    /// The read/write lock of this name, see [`ReadWriteLock`].
+    ///
+    /// Sends nothing and cannot fail; a name that cannot be a lock's is refused by the first use.
+    #[doc(alias = "getReadWriteLock")]
+    #[doc(alias = "RReadWriteLock")]
+    pub fn read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
+        let handle = |mode| self.handle(&READ_WRITE_LOCK, mode, name.as_ref());
+        ReadWriteLock { read: handle(Mode::Shared), write: handle(Mode::Exclusive) }
+    }
+}
+
+/// Many readers or one writer.
+///
+/// [`read`](ReadWriteLock::read) and [`write`](ReadWriteLock::write) are handles with every verb
+/// of a [`Lock`], each on its half.
+///
+/// # When to use something else
+///
+/// Each read is a write to Redis: where sections are short, [`Client::lock`] is as fast. Use this
+/// where readers hold the lock for long, and many at a time.
+///
+/// # What it promises
+///
+/// What a [`Lock`] promises, and:
+///
+/// * Readers do not exclude each other; a writer excludes everyone but itself.
+/// * Each reader has a lease of its own, which no other reader or writer shortens, and none is kept
+///   alive by others: who dies while reading is in a writer's way for one lease at most.
+/// * A writer may read as well, and keeps reading when it gives the write lock back (a downgrade);
+///   waiting readers are woken then.
+/// * A reader cannot become a writer: it would wait for itself. Asking for it is
+///   [`OwnHold`](crate::ErrorKind::OwnHold).
+/// * Within a process, who came first goes first: readers that come after a waiting writer wait
+///   behind it. Between processes there is no such order, as in Redisson: readers of others may keep
+///   a writer out for as long as they overlap.
+///
+/// # Redis
+///
+/// The key `name`, a hash with the field `mode` (`read` or `write`), `<uuid>:<id>` to the read count
+/// and `<uuid>:<id>:write` to the write count; for each read a key
+/// `{name}:<uuid>:<id>:rwlock_timeout:<n>` with its lease; the channel `redisson_rwlock:{name}`.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn f(client: leasehold::Client) -> Result<(), leasehold::Error> {
+/// let catalogue = client.read_write_lock("catalogue");
+/// let reading = catalogue.read().lock().await?;
+/// reading.unlock().await?;
+///
+/// let writing = catalogue.write().lock().await?;
+/// let reading = catalogue.read().lock().await?; // allowed: it is the writer
+/// writing.unlock().await?; // others may read now, too
+/// reading.unlock().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use = "a handle does nothing until it is locked"]
+pub struct ReadWriteLock {
+    read: Lock,
+    write: Lock,
+}
+
+impl ReadWriteLock {
+    /// The half that many can hold at a time.
+    #[doc(alias = "readLock")]
+    pub fn read(&self) -> Lock {
+        self.read.clone()
+    }
+
+    /// The half that one owner can hold, and only while no other reads.
+    #[doc(alias = "writeLock")]
+    pub fn write(&self) -> Lock {
+        self.write.clone()
+    }
+
+    /// The name, as it is in Redis; empty if it cannot be used.
+    pub fn name(&self) -> &str {
+        self.write.name()
+    }
+}
+
+impl fmt::Debug for ReadWriteLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadWriteLock").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
