@@ -80,6 +80,7 @@ impl Client {
     /// [`InvalidUrl`](crate::ErrorKind::InvalidUrl) if the URL cannot be used or needs a cargo
     /// feature that is off (the message names it);
     /// [`Unavailable`](crate::ErrorKind::Unavailable) if no connection can be made;
+    /// [`Tls`](crate::ErrorKind::Tls) if one can, but not with TLS as it was asked for;
     /// [`Refused`](crate::ErrorKind::Refused) if the server does not let us in.
     ///
     /// # Cancel safety
@@ -115,7 +116,8 @@ impl Client {
 
     /// A builder that takes server, login and TLS from a fred configuration.
     ///
-    /// The sockets are our own; of the configuration only where and how to connect is used.
+    /// The sockets are our own; of the configuration only where and how to connect is used. What is
+    /// then said about TLS on the builder takes the place of its connector.
     #[cfg(feature = "fred")]
     pub fn from_fred_config(config: fred::types::config::Config) -> Builder {
         Builder::new(Address::from_config(config))

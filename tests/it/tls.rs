@@ -396,6 +396,21 @@ async fn a_lazy_client_that_trusts_nobody_tells_its_first_caller() {
     assert_eq!(error.kind(), ErrorKind::InvalidUrl, "{error}");
 }
 
+/// Its connector trusts the system's authorities; what the builder is told comes after it.
+#[cfg(feature = "fred")]
+#[tokio::test]
+async fn a_fred_configuration_can_be_given_an_authority() {
+    use leasehold::fred::types::config::Config;
+
+    let authority = Authority::new();
+    let secure = Secure::start(&authority, &authority.here());
+    let config = Config::from_url(&secure.url()).unwrap();
+    refused_for(Client::from_fred_config(config.clone()), "authority").await;
+    let client = Client::from_fred_config(config).tls_ca(&authority.pem).connect();
+    let client = within(client).await.unwrap();
+    within(within(client.lock("job").lock()).await.unwrap().unlock()).await.unwrap();
+}
+
 /// The addresses that a cluster names are those of its ports with TLS.
 #[tokio::test]
 async fn a_cluster_is_reached_by_tls() {
