@@ -72,10 +72,9 @@ local function note(beats, waiter, arrival, wait)
   return text_of(kept)
 end
 
--- Brings the deadlines of all in the queue forward.
-local function bring_forward(queue, deadlines, by)
+-- Brings the deadlines of all from a place of the queue on forward.
+local function bring_forward(queue, deadlines, start, by)
   if by == 0 then return end
-  local start = 0
   while true do
     local waiters = redis.pcall('LRANGE', queue, start, start + CHUNK - 1)
     if text_of(waiters) then return text_of(waiters) end
@@ -139,7 +138,7 @@ local function first(queue, deadlines, beats, owner, wait_ms)
       end
     end
     if stays then
-      local failed = bring_forward(queue, deadlines, owed)
+      local failed = bring_forward(queue, deadlines, 0, owed)
       if failed then return nil, failed end
       return head, left and math.min(left, LONGEST_MS)
     end
@@ -160,7 +159,9 @@ local function join(queue, deadlines, beats, owner, wait_ms, ttl, nth)
   if place then return end
 
   local length = redis.pcall('LLEN', queue)
+  if text_of(length) then return text_of(length) end
   local last = redis.pcall('LINDEX', queue, -1)
+  if text_of(last) then return text_of(last) end
   local score = last and redis.pcall('ZSCORE', deadlines, last)
   if text_of(score) then return text_of(score) end
   score = (tonumber(score) or now + math.max(0, ttl)) + wait_ms
@@ -188,14 +189,16 @@ local function take(lock, queue, deadlines, beats, lease_ms, owner, wait_ms, ttl
       if ... then undo[#undo + 1] = { ... } end
       return false
     end
-    for j = #undo, 1, -1 do redis.pcall(unpack(undo[j])) end
+    for j = #undo, 1, -1 do
+      if type(undo[j]) == 'function' then undo[j]() else redis.pcall(unpack(undo[j])) end
+    end
     return true
   end
 
   if step ~= 0 then
     local moved = redis.pcall('HINCRBY', lock, owner, step)
     if held and failed(moved, 'HINCRBY', lock, owner, -step) then return -2, text_of(moved) end
-    if not held and failed(moved, 'HDEL', lock, owner) then return -2, text_of(moved) end
+    if not held and failed(moved, 'DEL', lock) then return -2, text_of(moved) end
   end
   if ttl < lease_ms then
     -- Without its TTL the lock would stand for ever: what was changed is put back.
@@ -206,23 +209,25 @@ local function take(lock, queue, deadlines, beats, lease_ms, owner, wait_ms, ttl
 
   local record = redis.pcall('HGET', beats, owner)
   if failed(record) then return -2, text_of(record) end
+  if head then
+    local score = redis.pcall('ZSCORE', deadlines, owner)
+    if failed(score) then return -2, text_of(score) end
+    local _, _, wait = read(record)
+    local by = share(score, wait or wait_ms, math.floor(micros() / 1000))
+    local unmoved = bring_forward(queue, deadlines, 1, by)
+    if unmoved and failed({ err = unmoved }) then return -2, unmoved end
+    undo[#undo + 1] = function() bring_forward(queue, deadlines, 1, -by) end
+    if score then
+      local removed = redis.pcall('ZREM', deadlines, owner)
+      if failed(removed, 'ZADD', deadlines, score, owner) then return -2, text_of(removed) end
+    end
+    local popped = redis.pcall('LPOP', queue)
+    if failed(popped, 'LPUSH', queue, owner) then return -2, text_of(popped) end
+  end
   if record then
-    local left = redis.pcall('HDEL', beats, owner)
-    if failed(left, 'HSET', beats, owner, record) then return -2, text_of(left) end
+    local forgotten = redis.pcall('HDEL', beats, owner)
+    if failed(forgotten) then return -2, text_of(forgotten) end
   end
-  if not head then return 0 end
-  local popped = redis.pcall('LPOP', queue)
-  if failed(popped, 'LPUSH', queue, owner) then return -2, text_of(popped) end
-  local score = redis.pcall('ZSCORE', deadlines, owner)
-  if failed(score) then return -2, text_of(score) end
-  if score then
-    local removed = redis.pcall('ZREM', deadlines, owner)
-    if failed(removed, 'ZADD', deadlines, score, owner) then return -2, text_of(removed) end
-  end
-  local _, _, wait = read(record)
-  local now = math.floor(micros() / 1000)
-  local unmoved = bring_forward(queue, deadlines, share(score, wait or wait_ms, now))
-  if unmoved and failed({ err = unmoved }) then return -2, unmoved end
   return 0
 end
 

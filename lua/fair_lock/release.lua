@@ -24,7 +24,7 @@
 --         -4 + text         released, but the first in the queue could not be found or told; the
 --                           text is the server's error
 -- Resend  safe: the count to keep is part of the request; the resend of a release to 0 says gone
-local SILENT_MS, USUAL_WAIT_MS = 4000, 300000
+local SILENT_MS, USUAL_WAIT_MS, JOINED_TTL_MS = 4000, 300000, 59000
 local CHUNK = 1000
 local codes, texts = {}, {}
 
@@ -138,33 +138,33 @@ local function leave(queue, deadlines, beats, owner)
   if text_of(place) then return nil, text_of(place) end
   if not record and not place then return nil end
 
-  local undo = {}
-  local function failed(reply, ...)
-    if not text_of(reply) then
-      if ... then undo[#undo + 1] = { ... } end
-      return false
-    end
-    for j = #undo, 1, -1 do redis.pcall(unpack(undo[j])) end
-    return true
-  end
-  if record then
+  if not place then
     local forgotten = redis.pcall('HDEL', beats, owner)
-    if failed(forgotten, 'HSET', beats, owner, record) then return nil, text_of(forgotten) end
+    return false, text_of(forgotten)
   end
-  if not place then return false end
   local score = redis.pcall('ZSCORE', deadlines, owner)
-  if failed(score) then return nil, text_of(score) end
-  if score then
-    local removed = redis.pcall('ZREM', deadlines, owner)
-    if failed(removed, 'ZADD', deadlines, score, owner) then return nil, text_of(removed) end
-  end
+  if text_of(score) then return nil, text_of(score) end
   local _, _, wait = read(record)
   local by = share(score, wait or USUAL_WAIT_MS, now_ms())
-  local unmoved = bring_forward(queue, deadlines, place + 1, by)
-  if unmoved and failed({ err = unmoved }) then return nil, unmoved end
-  local left = redis.pcall('LREM', queue, 0, owner)
-  if text_of(left) then bring_forward(queue, deadlines, place + 1, -by) end
-  if failed(left) then return nil, text_of(left) end
+  local failed = bring_forward(queue, deadlines, place + 1, by)
+  if failed then return nil, failed end
+  local undo = { function() bring_forward(queue, deadlines, place + 1, -by) end }
+  if score then
+    failed = text_of(redis.pcall('ZREM', deadlines, owner))
+    undo[2] = function() redis.pcall('ZADD', deadlines, score, owner) end
+  end
+  if not failed and record then
+    failed = text_of(redis.pcall('HDEL', beats, owner))
+    undo[#undo + 1] = function()
+      redis.pcall('HSET', beats, owner, record)
+      redis.pcall('PEXPIRE', beats, JOINED_TTL_MS)
+    end
+  end
+  failed = failed or text_of(redis.pcall('LREM', queue, 0, owner))
+  if failed then
+    for j = #undo, 1, -1 do undo[j]() end
+    return nil, failed
+  end
   return place == 0
 end
 

@@ -264,6 +264,7 @@ local function beat(group, waiters)
   end
   if #news == 0 then return queues end
   local ttl = redis.pcall('PTTL', group.beats)
+  if text_of(ttl) then return nil, text_of(ttl) end
   local failed = in_chunks(news, 'HSET', group.beats)
   if failed then return nil, failed end
   -- The TTL tells when this was last done: joining sets a shorter one.

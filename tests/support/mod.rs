@@ -6,6 +6,7 @@
 pub mod history;
 pub mod proxy;
 pub mod redisson;
+pub mod redisson_fair;
 pub mod redisson_permits;
 pub mod server;
 

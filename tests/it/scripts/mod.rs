@@ -4,6 +4,7 @@
 use crate::support::server::{Raw, RedisServer, Reply};
 
 mod count_down_latch;
+mod fair_lock;
 mod fenced_lock;
 mod lock;
 mod permit_semaphore;
@@ -78,7 +79,9 @@ impl Answer {
 
 /// Redis 7.0 says it in other words than later ones and Valkey.
 fn says_denied(text: &str) -> bool {
-    text.contains("The user executing the script") || text.starts_with("NOPERM")
+    text.contains("The user executing the script")
+        || text.contains("ACL failure in script")
+        || text.starts_with("NOPERM")
 }
 
 fn ttl(raw: &Raw, lock: &str) -> i64 {
