@@ -6,6 +6,7 @@
 //! same rate.
 
 use crate::error::Error;
+use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
 /// The shortest lease accepted; a shorter one would be over before its reply is read.
@@ -91,17 +92,31 @@ impl Moment {
         Duration::from_nanos(later.0.saturating_sub(self.0))
     }
 
-    /// The same moment on std's clock, as far as one can tell now.
+    /// The same moment on std's clock: always the same one, unless the machine slept meanwhile.
     pub(crate) fn to_instant(self) -> Instant {
-        let now = Self::now();
-        if self >= now {
+        let (moment, instant) = anchor();
+        if self >= moment {
             let far = Duration::from_secs(86_400 * 365 * 30);
-            Instant::now() + now.until(self).min(far)
+            instant + moment.until(self).min(far)
         } else {
-            let past = self.until(now);
-            Instant::now().checked_sub(past).unwrap_or_else(Instant::now)
+            instant.checked_sub(self.until(moment)).unwrap_or(instant)
         }
     }
+}
+
+/// One moment on both clocks. std's stands still while the machine sleeps; then it is taken anew.
+fn anchor() -> (Moment, Instant) {
+    static ANCHOR: Mutex<Option<(Moment, Instant)>> = Mutex::new(None);
+    let now = (Moment::now(), Instant::now());
+    let mut anchor = ANCHOR.lock();
+    let (moment, instant) = anchor.get_or_insert(now);
+    let apart = moment.until(now.0).abs_diff(now.1.saturating_duration_since(*instant));
+    // Between the two readings of one pair a thread may be stopped for a moment.
+    if apart > Duration::from_millis(100) {
+        *anchor = Some(now);
+        return now;
+    }
+    (*moment, *instant)
 }
 
 /// When a hold asked for at `sent` ends for its holder: a hundredth of the lease and 2 ms early,
@@ -138,6 +153,13 @@ mod tests {
             assert_eq!(Lease::Fixed(good).length(watchdog).unwrap(), good);
         }
         assert_eq!(Lease::Renewed.length(watchdog).unwrap(), watchdog);
+    }
+
+    #[test]
+    fn a_moment_is_always_the_same_instant() {
+        let moment = Moment::now().saturating_add(Duration::from_secs(30));
+        let instant = moment.to_instant();
+        assert!((0..1000).all(|_| moment.to_instant() == instant));
     }
 
     #[test]
