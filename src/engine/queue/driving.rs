@@ -168,7 +168,7 @@ impl Name {
     }
 
     /// Whether the head of the queue may ask the server beside what stands here.
-    fn is_next(&self, state: &State, head: &Waiter) -> bool {
+    pub(super) fn is_next(&self, state: &State, head: &Waiter) -> bool {
         if !self.recipe.kind.is_parallel() {
             return state.holds.is_empty();
         }

@@ -99,6 +99,11 @@ impl Flight {
         self.waiter().is_some_and(|own| Arc::ptr_eq(own, waiter))
     }
 
+    /// Whether it asks for a hold that is not there yet.
+    pub(super) fn is_fresh(&self) -> bool {
+        matches!(self.kind, FlightKind::Fresh { .. })
+    }
+
     pub(super) fn is_of(&self, hold: &Arc<Hold>) -> bool {
         Arc::ptr_eq(self.kind.hold(), hold)
     }

@@ -297,26 +297,43 @@ impl Name {
         if state.flights.iter().any(|flight| flight.is_for(waiter)) {
             return;
         }
-        let shared = self.recipe.kind.is_parallel();
-        if !waiter.slot.lock().refused && !state.flights.is_empty() && !shared {
+        let kind = self.recipe.kind;
+        let queued = state.queue.iter().any(|other| Arc::ptr_eq(other, waiter));
+        let (refused, dormant) = {
+            let slot = waiter.slot.lock();
+            (slot.refused, slot.dormant)
+        };
+        if !refused && !kind.is_parallel() && !state.flights.is_empty() {
             // Whatever the call under way is told about the lock answers this one as well.
             return;
         }
-        let head = state.queue.iter().find(|other| !other.is_dormant());
-        let is_head = head.is_some_and(|head| Arc::ptr_eq(head, waiter));
-        let alone = state.holds.is_empty() && state.flights.is_empty();
-        if self.recipe.kind.is_in_line() && state.failures == 0 {
+        let fresh = state.flights.iter().any(|flight| flight.is_fresh());
+        if !refused && queued && fresh && kind.is_parallel() && !kind.is_in_line() {
+            // So it does here, if it is one of those that are told whether there is room.
+            return;
+        }
+        if kind.is_in_line() && queued && !dormant && state.failures == 0 {
             // One last try; refused, it leaves the line.
             waiter.slot.lock().try_now = true;
             return self.ensure_driver(engine, &mut state);
         }
-        let mode = waiter.request.mode;
-        let idle = state.failures == 0 && (alone || shared && self.may_ask(&state, mode));
-        if idle && (is_head || !waiter.slot.lock().refused) {
+        let head = state.queue.iter().find(|other| !other.is_dormant());
+        let is_head = head.is_some_and(|head| Arc::ptr_eq(head, waiter));
+        let idle = state.failures == 0
+            && if kind.is_parallel() {
+                queued && head.is_some_and(|head| self.is_next(&state, head))
+            } else {
+                state.holds.is_empty() && state.flights.is_empty()
+            };
+        if idle && !kind.is_in_line() && (is_head || !refused) {
             // One last try, should the release not have been heard of; and the first on behalf of
             // one that joined a queue which was waiting already.
             state.try_now = true;
             return self.ensure_driver(engine, &mut state);
+        }
+        if head.is_some_and(|head| head.slot.lock().refused) {
+            // Who waits behind one that was refused has as much as seen the holder.
+            waiter.slot.lock().refused = true;
         }
         self.end_waiting(&mut state, waiter);
         let slot = waiter.slot.lock();
