@@ -29,8 +29,26 @@
 //! | to leave it to whoever came first | [`Lock::try_lock_now`] |
 //! | one owner over several tasks, or several in one task | [`Owner`] |
 //!
-//! The reentrant lock is all there is yet. A fair lock, a read/write lock, a lock with fencing
-//! tokens, semaphores and a latch are to come.
+//! | | for | re-entrant | fair | token | renewed | quorum | in Java |
+//! |---|---|---|---|---|---|---|---|
+//! | [`Client::lock`] | one at a time; the default | yes | in a process | – | yes | – | `RLock` |
+//! | [`Client::fair_lock`] | one at a time, in order of arrival over all processes | yes | yes | – | yes | – | `RFairLock` |
+//! | [`Client::read_write_lock`] | many readers or one writer | yes | in a process | – | yes | – | `RReadWriteLock` |
+//! | [`Client::fenced_lock`] | a store that refuses writes of stale holders | yes | in a process | yes | yes | – | `RFencedLock` |
+//! | [`Client::spin_lock`] | servers or users without pub/sub | yes | in a process | – | yes | – | `RSpinLock` |
+//! | [`Client::token_lock`] | sharing with redis-py, redsync, node-redlock, ShedLock | no | in a process | – | yes | – | – |
+//! | [`MultiLock`] | several locks, all or none | as its locks | – | – | yes | – | `RedissonMultiLock` |
+//! | [`RedLock`] | a majority of independent servers | as its locks | – | – | yes | yes | `RedissonRedLock` |
+//! | [`Client::striped_lock`] | one hot name in n parts | as `lock` | in a process | – | yes | – | – |
+//! | [`Client::permit_semaphore`] | n at a time; a dead process gives back | – | in a process | – | yes | – | `RPermitExpirableSemaphore` |
+//! | [`Client::semaphore`] | n at a time, counted only | – | in a process | – | – | – | `RSemaphore` |
+//! | [`Client::count_down_latch`] | waiting for n events | – | – | – | – | – | `RCountDownLatch` |
+//!
+//! What they cost in commands, when nobody is in the way: one to take and one to give back, for every
+//! one of them (`MultiLock` and `RedLock`: for each of their locks). A renewal is a share of one command
+//! for up to 128 holds. Who waits sends one try when it comes, one when it has subscribed, and one for
+//! each message or timer; in a `fair_lock` one more each second, for all waiters of a process together;
+//! a `spin_lock` tries every 1 to 128 ms.
 //!
 //! # Guarantees
 //!
@@ -45,10 +63,14 @@
 //! # Limits
 //!
 //! * A lease is not a fence: a process that was paused for longer goes on without the lock. Where two
-//!   writers at once would corrupt data, let the store check a version too.
-//! * One Redis decides; this is not Redlock. A failover, an eviction or a restart without persistence
+//!   writers at once would corrupt data, let the store check a token ([`FencedLock`]) or a version.
+//! * One Redis decides (unless you take a [`RedLock`]). A failover, an eviction or a restart without persistence
 //!   can lose a lock. Its holder is told at the next renewal or reconnect.
-//! * There is no order between processes; within one, tasks are served as they came.
+//! * There is no order between processes, but for the fair lock; within one, tasks are served as they
+//!   came.
+//! * A [`Semaphore`] has no owners: the permits of a killed process are gone.
+//! * Locks of different kinds on one name are different locks to a process, even where they share
+//!   data in Redis: an owner does not re-enter across kinds.
 //! * A guard dropped as `main` ends is not given back: await [`Client::close`]. One that moves to
 //!   another task needs [`LockGuard::detach`].
 //! * `if lock.try_lock(..).await?.is_some() {}` and `let _ = lock.lock().await?` give the lock back at
