@@ -38,7 +38,7 @@ pub(crate) fn answers(
     let mut values = values.into_iter();
     let codes: Option<Vec<i64>> = values.by_ref().take(entries).map(|v| v.as_i64()).collect();
     let answers = codes?.into_iter().map(|code| {
-        let text = if has_text(code) { Some(values.next()?.into_string()?) } else { None };
+        let text = if has_text(code) { Some(shown(values.next()?)?) } else { None };
         Some(Answer { code, text })
     });
     answers.collect()
@@ -51,8 +51,16 @@ pub(crate) fn code_and_texts(reply: Value) -> Option<(i64, Vec<String>)> {
     };
     let mut values = values.into_iter();
     let code = values.next()?.as_i64()?;
-    let texts: Option<Vec<String>> = values.map(Value::into_string).collect();
+    let texts: Option<Vec<String>> = values.map(shown).collect();
     Some((code, texts?))
+}
+
+/// A text as it can be shown: the holder of a lock that others share may be any bytes.
+fn shown(value: Value) -> Option<String> {
+    match value {
+        Value::Bytes(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+        other => other.into_string(),
+    }
 }
 
 /// A text argument.
@@ -75,6 +83,15 @@ mod tests {
         assert_eq!(answers[0], Answer { code: 0, text: None });
         assert_eq!(answers[1], Answer { code: -2, text: Some("OOM".into()) });
         assert_eq!(answers[2], Answer { code: 7, text: Some("u:1".into()) });
+    }
+
+    #[test]
+    fn texts_that_are_no_utf_8_are_shown_as_far_as_they_can_be() {
+        let holder = || Value::Bytes(b"\xfftoken".as_slice().into());
+        let answers = answers(list(vec![7.into(), holder()]), 1, |_| true).unwrap();
+        assert_eq!(answers[0], Answer { code: 7, text: Some("\u{fffd}token".into()) });
+        let texts = vec!["\u{fffd}token".to_owned()];
+        assert_eq!(code_and_texts(list(vec![7.into(), holder()])), Some((7, texts)));
     }
 
     #[test]
