@@ -271,11 +271,7 @@ impl Error {
             ErrorKind::WrongType
         } else if text.starts_with("UNINITIALISED") {
             ErrorKind::Uninitialised
-        } else if text.contains("hold count is not an integer")
-            || text.contains("value is not an integer")
-            || text.contains("count is not an integer")
-            || text.contains("would overflow")
-        {
+        } else if text.contains("is not an integer") || text.contains("would overflow") {
             ErrorKind::Corrupt
         } else {
             ErrorKind::Refused(refusal(text))
@@ -345,6 +341,7 @@ mod tests {
         let kind = |text| Error::server(None, text).kind();
         assert_eq!(kind("WRONGTYPE Operation against a key"), ErrorKind::WrongType);
         assert_eq!(kind("ERR hash value is not an integer"), ErrorKind::Corrupt);
+        assert_eq!(kind("ERR fencing token is not an integer below 2^53"), ErrorKind::Corrupt);
         assert_eq!(kind("OOM command not allowed"), ErrorKind::Refused(Refusal::OutOfMemory));
         assert_eq!(kind("NOPERM this user"), ErrorKind::Refused(Refusal::Denied));
         let inside = "ERR The user executing the script can't run this command or subcommand";

@@ -56,7 +56,7 @@ impl Client {
     #[doc(alias = "RFencedLock")]
     pub fn fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
         let lock = self.handle(&FENCED_LOCK, Mode::Exclusive, name.as_ref());
-        FencedLock { lock: lock.extra("0"), token_ttl: Ok(()) }
+        FencedLock { lock: lock.extra("0") }
     }
 }
 
@@ -100,8 +100,6 @@ impl Client {
 #[must_use = "a handle does nothing until it is locked"]
 pub struct FencedLock {
     lock: Lock,
-    /// Whether the TTL asked for can be used.
-    token_ttl: Result<(), Error>,
 }
 
 /// # Settings of a handle
@@ -113,10 +111,10 @@ impl FencedLock {
     /// repeat all the same, for the clock has passed it by then. Not for a lock that Java shares:
     /// there it would start again at 1.
     pub fn token_ttl(mut self, ttl: Duration) -> Self {
-        self.token_ttl = lease::check("token TTL", ttl);
-        if self.token_ttl.is_ok() {
-            self.lock = self.lock.extra(lease::millis(ttl).to_string());
-        }
+        self.lock = match lease::check("token TTL", ttl) {
+            Ok(()) => self.lock.extra(lease::millis(ttl).to_string()),
+            Err(error) => self.lock.unusable(error),
+        };
         self
     }
 
@@ -159,11 +157,8 @@ impl FencedLock {
     /// As for [`Lock::lock`].
     #[track_caller]
     pub fn lock(&self) -> impl Future<Output = Result<FencedGuard, Error>> + Send + use<> {
-        let (usable, locking) = (self.token_ttl.clone(), self.lock.lock());
-        async move {
-            usable?;
-            locking.await.map(FencedGuard)
-        }
+        let locking = self.lock.lock();
+        async move { locking.await.map(FencedGuard) }
     }
 
     /// As [`Lock::lock_with`], with a token.
@@ -180,11 +175,8 @@ impl FencedLock {
         &self,
         lease: L,
     ) -> impl Future<Output = Result<FencedGuard, Error>> + Send + use<L> {
-        let (usable, locking) = (self.token_ttl.clone(), self.lock.lock_with(lease.into()));
-        async move {
-            usable?;
-            locking.await.map(FencedGuard)
-        }
+        let locking = self.lock.lock_with(lease.into());
+        async move { locking.await.map(FencedGuard) }
     }
 
     /// As [`Lock::try_lock`], with a token.
@@ -202,11 +194,8 @@ impl FencedLock {
         wait: Duration,
         lease: L,
     ) -> impl Future<Output = Result<Option<FencedGuard>, Error>> + Send + use<L> {
-        let (usable, locking) = (self.token_ttl.clone(), self.lock.try_lock(wait, lease.into()));
-        async move {
-            usable?;
-            Ok(locking.await?.map(FencedGuard))
-        }
+        let locking = self.lock.try_lock(wait, lease.into());
+        async move { Ok(locking.await?.map(FencedGuard)) }
     }
 
     /// As [`Lock::try_lock_for`], with a token.
@@ -223,11 +212,8 @@ impl FencedLock {
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<FencedGuard>, Error>> + Send + use<> {
-        let (usable, locking) = (self.token_ttl.clone(), self.lock.try_lock_for(wait));
-        async move {
-            usable?;
-            Ok(locking.await?.map(FencedGuard))
-        }
+        let locking = self.lock.try_lock_for(wait);
+        async move { Ok(locking.await?.map(FencedGuard)) }
     }
 
     /// As [`Lock::try_lock_now`], with a token.
@@ -246,11 +232,13 @@ impl FencedLock {
         self.try_lock_for(Duration::ZERO)
     }
 
-    /// The last token drawn, by anybody; `None` if there was none, or Redis lost it.
+    /// The last token drawn, by anybody; `None` if Redis has none: there was none yet, it was lost, or
+    /// its [`token_ttl`](FencedLock::token_ttl) has ended.
     ///
     /// # Errors
     ///
-    /// As for [`Lock::is_locked`].
+    /// As for [`Lock::is_locked`]; [`Corrupt`](crate::ErrorKind::Corrupt) if what is there is not a
+    /// number.
     ///
     /// # Cancel safety
     ///
@@ -264,7 +252,11 @@ impl FencedLock {
         if code == -2 {
             return Err(Error::server(Some(&recipe.keys.lock), text));
         }
-        Ok(text.parse().ok())
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let corrupt = || Error::server(Some(&recipe.keys.lock), "ERR token is not an integer");
+        text.parse().map(Some).map_err(|_| corrupt())
     }
 }
 

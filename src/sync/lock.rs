@@ -132,8 +132,8 @@ pub struct Lock {
     recipe: Result<Arc<Recipe>, Error>,
     mode: Mode,
     units: u32,
-    /// What the acquiring script is told beside the rest.
-    extra: Option<Arc<str>>,
+    /// What the acquiring script is told beside the rest, if that can be used.
+    extra: Result<Option<Arc<str>>, Error>,
     lease: Lease,
     max_hold: Option<Duration>,
     label: Option<Arc<str>>,
@@ -147,13 +147,19 @@ impl Lock {
         let settings = shared.engine().settings();
         let (max_hold, label) = (settings.max_hold, settings.label.clone());
         let recipe = shared.engine().recipe(kind, name).map(Arc::new);
-        let (lease, owner, extra) = (Lease::Renewed, None, None);
+        let (lease, owner, extra) = (Lease::Renewed, None, Ok(None));
         Self { shared, recipe, mode, units: 1, extra, lease, max_hold, label, owner }
     }
 
     /// Tells the acquiring script something beside the rest.
     pub(crate) fn extra(mut self, extra: impl Into<Arc<str>>) -> Self {
-        self.extra = Some(extra.into());
+        self.extra = Ok(Some(extra.into()));
+        self
+    }
+
+    /// Has every acquisition fail with what is wrong with its settings.
+    pub(crate) fn unusable(mut self, why: Error) -> Self {
+        self.extra = Err(why);
         self
     }
 
@@ -566,7 +572,7 @@ impl Lock {
             context: poll_fn(|cx| Poll::Ready(PollContext::of(cx.waker()))).await,
             mode: self.mode,
             units: self.units,
-            extra: self.extra.clone(),
+            extra: self.extra.clone()?,
             lease,
             length,
             max_hold,
