@@ -116,7 +116,7 @@ pub use lease::{LONGEST_LEASE, Lease, SHORTEST_LEASE};
 pub use owner::Owner;
 pub use sync::{
     CountDownLatch, FencedGuard, FencedLock, Held, Holder, Lock, LockGuard, Permit, PermitId,
-    PermitSemaphore, Permits, Semaphore, SemaphorePermit,
+    PermitSemaphore, Permits, ReadWriteLock, Semaphore, SemaphorePermit,
 };
 
 /// The README's code must compile, too.

@@ -25,7 +25,7 @@ static READ_WRITE_LOCK: Kind = Kind {
         },
         release: Some(Verb {
             script: &READ_WRITE_LOCK_WRITE_RELEASE,
-            keys: &[Key::Name, Key::Channel],
+            keys: &[Key::Name, Key::Channel, Key::OfHold],
             args: &[Arg::Field, Arg::Count, Arg::Publish],
         }),
     }),
@@ -46,11 +46,7 @@ static READ_WRITE_LOCK: Kind = Kind {
         keys: &[Key::Name, Key::OfHold],
         args: &[Arg::Lease, Arg::Field],
     }),
-    inspect: Some(Direct {
-        script: &READ_WRITE_LOCK_INSPECT,
-        keys: &[Key::Name],
-        by_mode: true,
-    }),
+    inspect: Some(Direct { script: &READ_WRITE_LOCK_INSPECT, keys: &[Key::Name], by_mode: true }),
     force_release: Some(Direct {
         script: &READ_WRITE_LOCK_FORCE_RELEASE,
         keys: &[Key::Name, Key::Channel, PREFIX],
