@@ -6,7 +6,6 @@
 //! hold that is over is dropped when its bucket comes up.
 
 use crate::engine::hold::{Hold, Phase, Visit};
-use crate::engine::queue::BEAT;
 use crate::engine::recipe::Terms;
 use crate::engine::{Engine, Wiring};
 use crate::error::{Error, LostReason};
@@ -25,6 +24,9 @@ const TICK: Duration = Duration::from_millis(8);
 
 /// Buckets of one turn: a bit over half a minute; longer waits go round again.
 const BUCKETS: usize = 4096;
+
+/// How often the server hears of those who stand in line there.
+const BEAT: Duration = Duration::from_secs(1);
 
 /// Renewals due within this time of each other travel together.
 const GATHER: Duration = Duration::from_millis(96);
@@ -179,6 +181,12 @@ fn next_due(sent: Moment, lease: Duration) -> Moment {
     if lease / 3 > GATHER * 4 { gathered(third) } else { third }
 }
 
+/// When one that waits is next heard of: on a grid, so that all of them are in one list.
+pub(crate) fn next_beat(now: Moment) -> Moment {
+    let grid = BEAT.as_nanos() as u64;
+    Moment::from_raw((now.raw() / grid + 1) * grid)
+}
+
 /// How soon an unanswered renewal is tried again: at most a tenth of the lease.
 fn retry_after(hold: &Hold) -> Duration {
     let lease = hold.renewed_for().unwrap_or(Duration::from_secs(10));
@@ -259,11 +267,21 @@ struct Renewer {
     places: Arc<Semaphore>,
 }
 
-/// A hold to renew: what to ask for, and whether that is more than to see if it is there.
+/// A hold to renew, and what to ask for.
 struct Job {
     hold: Arc<Hold>,
     lease: Duration,
-    extends: bool,
+    aim: Aim,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Aim {
+    /// A longer life.
+    Extend,
+    /// To see whether it is there.
+    Look,
+    /// A sign of life of one that waits.
+    Beat,
 }
 
 impl Renewer {
@@ -333,13 +351,14 @@ impl Renewer {
             holds.into_iter().filter(|hold| hold.phase() == Phase::Held || hold.waits_in_line());
         let jobs: Vec<Job> = held
             .map(|hold| match hold.renewed_for() {
-                // A sign of life of one that waits; it has nothing yet that could be extended.
+                Some(lease) => Job { hold, lease, aim: Aim::Extend },
+                // Should it have been granted just now: never asks for more than it has asked for.
                 None if hold.waits_in_line() => {
-                    Job { hold, lease: self.wiring.settings.watchdog, extends: false }
+                    let lease = now.until(hold.stands_until()).max(Duration::from_millis(1));
+                    Job { hold, lease, aim: Aim::Beat }
                 }
-                Some(lease) => Job { hold, lease, extends: true },
                 // Not renewed, only looked at: never asks for more than it has.
-                None => Job { lease: now.until(hold.deadline()), hold, extends: false },
+                None => Job { lease: now.until(hold.deadline()), hold, aim: Aim::Look },
             })
             .collect();
         if jobs.is_empty() {
@@ -353,7 +372,7 @@ impl Renewer {
         });
         let calls: Vec<Call> = calls.collect();
         let sent = Moment::now();
-        for job in jobs.iter().filter(|job| job.extends) {
+        for job in jobs.iter().filter(|job| job.aim == Aim::Extend) {
             job.hold.asked(job.lease);
         }
         match batch.list(&calls).await {
@@ -382,17 +401,21 @@ impl Renewer {
 }
 
 fn answered(engine: &Arc<Engine>, job: &Job, sent: Moment, code: i64, text: Option<&str>) {
-    let Job { hold, lease, extends } = job;
-    if hold.waits_in_line() {
+    let Job { hold, lease, aim } = job;
+    if *aim == Aim::Beat {
+        if !hold.waits_in_line() {
+            // Granted meanwhile, or gone: what was asked for then says nothing of it now.
+            return;
+        }
         if code == -1 {
             hold.name.called(engine, hold);
         }
-        let beat = sent.saturating_add(BEAT);
+        let beat = next_beat(sent);
         hold.set_due(beat);
         return engine.renewal.watch(engine, hold, beat);
     }
     match code {
-        0 if *extends => {
+        0 if *aim == Aim::Extend => {
             hold.extended(sent, *lease);
             // A hold that ended meanwhile, or is renewed no more, is left as it is.
             if hold.renewed_for().is_some() {

@@ -9,7 +9,7 @@ use crate::engine::queue::held::{Counts, Entry, Held};
 use crate::engine::queue::waiter::{Grant, Outcome, Tickets, Waiter, finish_all};
 use crate::engine::queue::{Echo, Name, State};
 use crate::engine::recipe::{Mode, Terms, Waiting};
-use crate::engine::renewal::first_due;
+use crate::engine::renewal::{first_due, next_beat};
 use crate::error::{Error, LostReason};
 use crate::lease::{Lease, Moment};
 use crate::server::batch::{Call, CallResult};
@@ -26,9 +26,6 @@ const LONGEST_STAND_BACK: Duration = Duration::from_millis(5);
 /// The first pause of one that spins, and how often it doubles: up to 128 ms, as Redisson's does.
 const SHORTEST_SPIN: Duration = Duration::from_millis(1);
 const LONGEST_SPIN: u32 = 7;
-
-/// How often the server hears of one that stands in line there.
-pub(crate) const BEAT: Duration = Duration::from_secs(1);
 
 /// Who reads the answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -333,7 +330,7 @@ impl Name {
         slot.try_now |= hold.called.swap(false, Ordering::Relaxed);
         slot.attempt = Some(hold.clone());
         if first {
-            let beat = now.saturating_add(BEAT);
+            let beat = next_beat(now);
             hold.set_due(beat);
             engine.renewal.watch(engine, hold, beat);
             if engine.waiting(&self.recipe) == Waiting::InLine {

@@ -14,7 +14,7 @@ mod held;
 mod leaving;
 mod waiter;
 
-pub(crate) use calls::{BEAT, By};
+pub(crate) use calls::By;
 pub(crate) use driving::LONE;
 pub(crate) use flight::{Flight, Released, passes, released};
 pub(crate) use waiter::{Ear, Grant, Outcome, Request, Ticket, Tickets, Waiter, finish_all};
