@@ -194,6 +194,11 @@ impl Hold {
         Moment::from_raw(self.deadline.load(Ordering::Acquire))
     }
 
+    /// The server may keep something of it until then, if nothing is done.
+    pub(crate) fn may_stand_until(&self, moment: Moment) {
+        self.stands_until.fetch_max(moment.raw(), Ordering::Relaxed);
+    }
+
     pub(crate) fn stands_until(&self) -> Moment {
         Moment::from_raw(self.stands_until.load(Ordering::Relaxed))
     }

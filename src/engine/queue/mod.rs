@@ -36,6 +36,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::Notify;
 
+/// For how long leaving the line is tried, should the server be away: as long as it keeps records of
+/// those who stand there.
+const PLACE: Duration = Duration::from_secs(60);
+
 #[derive(Default)]
 struct State {
     /// Nobody uses it any more; a newcomer makes another.
@@ -403,6 +407,10 @@ impl Name {
         let unsure = hold.unsure.load(Ordering::Relaxed);
         let in_line = hold.in_line.load(Ordering::Relaxed);
         hold.advance(Phase::Over);
+        if in_line {
+            // A place in the line has no lease by which it would end.
+            hold.may_stand_until(Moment::now().saturating_add(PLACE));
+        }
         if unsure || in_line {
             engine.settle_release(hold, Vec::new());
         }
