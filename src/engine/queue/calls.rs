@@ -52,6 +52,13 @@ fn prepare(engine: &Engine, call: Call, in_doubt: bool) -> CallFuture {
     })
 }
 
+/// The pause of one that spins, after so many refusals before this one. It grows exponentially,
+/// and half of it is left to chance: those who met at the server do not meet there again.
+fn spin_pause(refusals: u32) -> Duration {
+    let most = SHORTEST_SPIN * 2u32.pow(refusals.min(LONGEST_SPIN));
+    most / 2 + most.mul_f64(fastrand::f64()) / 2
+}
+
 impl State {
     /// Learns from the try after a stand-back: longer if nobody came, shorter if somebody did.
     fn stood_back(&mut self, result: &CallResult) {
@@ -366,10 +373,9 @@ impl Name {
         if engine.waiting(&self.recipe) != Waiting::Spin {
             return lease;
         }
-        // Exponential, with half of it left to chance: those who met here do not meet again.
-        let most = SHORTEST_SPIN * 2u32.pow(state.refusals.min(LONGEST_SPIN));
+        let pause = lease.min(spin_pause(state.refusals));
         state.refusals += 1;
-        lease.min(most / 2 + most.mul_f64(fastrand::f64()) / 2)
+        pause
     }
 
     /// The attempt came to nothing; the same hold is asked for again, unless it is too late.
@@ -561,7 +567,7 @@ impl Name {
         hold.advance(Phase::Over);
         if let (Ok(Answer { code: told @ 0.., .. }), true) = (&result, hold.is_exclusive()) {
             let told = *told;
-            self.let_others_go_first(engine, state, told as u64, now);
+            self.let_others_go_first(engine, state, hold, told as u64, now);
         }
         match released(self.text(), hold, result, false) {
             Released::Yes(result) => {
@@ -579,12 +585,29 @@ impl Name {
     }
 
     /// After a release, gives waiters of other processes the time to be faster than our own head.
-    fn let_others_go_first(&self, engine: &Engine, state: &mut State, told: u64, now: Moment) {
+    fn let_others_go_first(
+        &self,
+        engine: &Engine,
+        state: &mut State,
+        hold: &Hold,
+        told: u64,
+        now: Moment,
+    ) {
+        let alone = state.queue.is_empty() || self.recipe.kind.is_in_line();
+        if alone || engine.is_closing() {
+            return;
+        }
+        if engine.waiting(&self.recipe) == Waiting::Spin {
+            // Nobody can be told: those who try now and then find it free for a fifth of the time.
+            let quarter = hold.first_sent().until(now) / 4;
+            state.try_now = false;
+            state.next_try = now.saturating_add(quarter.min(spin_pause(LONGEST_SPIN)));
+            return;
+        }
         let own = u64::from(state.listening);
         // A cluster's PUBLISH counts the subscribers of one node only: there may be others.
         let blind = engine.wiring.address.is_cluster() && !engine.wiring.sharded();
-        let alone = state.queue.is_empty() || self.recipe.kind.is_in_line();
-        if alone || (told <= own && !blind) || engine.is_closing() {
+        if told <= own && !blind {
             return;
         }
         let least = (engine.round_trip() * 2).clamp(SHORTEST_STAND_BACK, LONGEST_STAND_BACK);
@@ -635,5 +658,21 @@ impl Name {
         );
         let turn = hold.turn();
         waiter.finish(Outcome::Granted(Grant { hold, turn, entry: id }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pauses_of_one_that_spins_double_and_are_left_to_chance() {
+        for refusals in 0..40 {
+            let most = Duration::from_millis(1 << refusals.min(7));
+            let pauses: Vec<_> = (0..100).map(|_| spin_pause(refusals)).collect();
+            assert!(pauses.iter().all(|pause| *pause >= most / 2 && *pause <= most), "{pauses:?}");
+            let spread = *pauses.iter().max().unwrap() - *pauses.iter().min().unwrap();
+            assert!(spread > most / 4, "{spread:?} of {most:?} is left to chance");
+        }
     }
 }
