@@ -127,7 +127,11 @@ impl Engine {
     /// scenes.
     pub(crate) async fn learn(self: &Arc<Self>, lazy: bool) {
         let cluster = self.wiring.address.is_cluster();
-        let probe = cluster && self.settings().publish == PublishMode::Auto;
+        let settings = self.settings();
+        // Who neither tells nor listens need not know how.
+        let probe = cluster
+            && settings.publish == PublishMode::Auto
+            && settings.waiting == WaitMode::Messages;
         if probe && !lazy {
             self.probe_sharded().await;
         }
