@@ -225,11 +225,11 @@ impl Name {
                         _ => return Admission::Enter(at),
                     }
                 }
-                MayEnter::Never(there) if kind.reenters => {
+                MayEnter::Never(there) => {
                     let error = Error::concurrent(self.text(), request.at, there, false);
                     return Admission::Never(error);
                 }
-                MayEnter::Never(_) | MayEnter::NotYet => {
+                MayEnter::NotYet => {
                     let inside = kind.reenters && held.is_around(&request.owner);
                     let alone = held.is_exclusive() || request.mode == Mode::Exclusive;
                     if inside || alone && !kind.is_in_line() {
