@@ -151,12 +151,13 @@ local function join(queue, deadlines, beats, owner, wait_ms, ttl, nth)
   if text_of(clock) then return text_of(clock) end
   local record = redis.pcall('HGET', beats, owner)
   if text_of(record) then return text_of(record) end
-  local arrival = read(record)
-  -- Out of the queue by mistake, it gets its place back by its next beat.
-  if arrival then return note(beats, owner, arrival, wait_ms) end
+  local arrival, beat = read(record)
+  -- Out of the queue, it gets a place by its next beat, which looks when the last one was.
+  if arrival and now - beat < SILENT_MS then return note(beats, owner, arrival, wait_ms) end
   local place = redis.pcall('LPOS', queue, owner)
   if text_of(place) then return text_of(place) end
-  if place then return end
+  if place and arrival then return note(beats, owner, arrival, wait_ms) end
+  if place or arrival then return end
 
   local length = redis.pcall('LLEN', queue)
   if text_of(length) then return text_of(length) end

@@ -9,8 +9,8 @@
 --   those behind move along, so that Redisson never removes them while they wait;
 -- * waiters of ours without a beat for 4 s are removed, wherever they are, and those behind get
 --   the time back; so are heads of Java's past their deadline;
--- * a living waiter of ours that is not in the queue gets its place at the front back, behind ours
---   of earlier arrival;
+-- * a living waiter of ours that Redisson removed gets its place at the front back, behind ours of
+--   earlier arrival; one that had been silent for 4 s queues anew, before ours of later arrival;
 -- * if the lock is free, the first in the queue is told.
 --
 -- Renewing needs no memory and a beat next to none, hence the flag in the first line.
@@ -135,7 +135,7 @@ local function look(group)
   return seen
 end
 
--- Gives living waiters that are not in the queue their places back.
+-- Gives living waiters that are not in the queue a place.
 local function restore(group, seen)
   local function is_earlier(a, b)
     local one, other = seen.ours[a].arrival, seen.ours[b].arrival
@@ -145,10 +145,20 @@ local function restore(group, seen)
   table.sort(seen.missing, is_earlier)
   for _, waiter in ipairs(seen.missing) do
     local place = #seen.order
-    while place > 0 do
-      local other = seen.order[place]
-      if seen.ours[other] and is_earlier(other, waiter) then break end
-      place = place - 1
+    if group.late[waiter] then
+      -- Those of Java's that it was behind of are not known any more: it must not pass them.
+      for at, other in ipairs(seen.order) do
+        if seen.ours[other] and is_earlier(waiter, other) then
+          place = at - 1
+          break
+        end
+      end
+    else
+      while place > 0 do
+        local other = seen.order[place]
+        if seen.ours[other] and is_earlier(other, waiter) then break end
+        place = place - 1
+      end
     end
     local put
     if place == 0 then
@@ -249,8 +259,10 @@ local function beat(group, waiters)
   if text_of(clock) then return nil, text_of(clock) end
   local queues, news, is_odd = {}, {}, false
   for j, waiter in ipairs(waiters) do
-    local arrival = read(records[j])
-    if not arrival then
+    local arrival, last = read(records[j])
+    if arrival then
+      group.late[waiter] = now - last >= SILENT_MS
+    else
       local place = redis.pcall('LPOS', group.queue, waiter)
       if text_of(place) then return nil, text_of(place) end
       arrival = place and 0
@@ -323,7 +335,7 @@ for i = 1, entries do
       group = {
         lock = lock, queue = KEYS[5 * i - 3], deadlines = KEYS[5 * i - 2], beats = KEYS[5 * i - 1],
         channel = KEYS[5 * i], publish = ARGV[4 * i], wait_ms = wait_ms,
-        owners = {}, entries = {}, leases = {}, waits = {},
+        owners = {}, entries = {}, leases = {}, waits = {}, late = {},
       }
       groups[#groups + 1], open[lock] = group, group
     end

@@ -31,6 +31,8 @@ struct Fair {
     raw: Raw,
     names: FairNames,
     now: Cell<i64>,
+    /// What our places in the queue add to the deadlines behind them.
+    wait: Cell<i64>,
     java: RedissonFair,
 }
 
@@ -40,7 +42,14 @@ impl Fair {
         let raw = server.raw();
         let java = RedissonFair::connect(server.port(), JAVA);
         java.set_clock(START);
-        Self { server, raw, names: FairNames::of("l"), now: Cell::new(START), java }
+        Self {
+            server,
+            raw,
+            names: FairNames::of("l"),
+            now: Cell::new(START),
+            wait: Cell::new(W),
+            java,
+        }
     }
 
     /// Lets time pass, at the server and for Java.
@@ -79,7 +88,8 @@ impl Fair {
 
     #[track_caller]
     fn acquire(&self, owner: &str) -> Answer {
-        self.send(&self.raw, ACQUIRE, &[&[LEASE, owner, "1", "300000"]])
+        let wait = self.wait.get().to_string();
+        self.send(&self.raw, ACQUIRE, &[&[LEASE, owner, "1", &wait]])
     }
 
     #[track_caller]
@@ -99,8 +109,8 @@ impl Fair {
 
     #[track_caller]
     fn renew(&self, owners: &[&str]) -> Answer {
-        let entries: Vec<_> =
-            owners.iter().map(|owner| [LEASE, owner, "300000", "PUBLISH"]).collect();
+        let wait = self.wait.get().to_string();
+        let entries: Vec<_> = owners.iter().map(|owner| [LEASE, owner, &wait, "PUBLISH"]).collect();
         let entries: Vec<&[&str]> = entries.iter().map(|entry| &entry[..]).collect();
         self.send(&self.raw, RENEW, &entries)
     }
@@ -1075,6 +1085,32 @@ mod renew {
         fair.set(&["ZREM", &fair.names.deadlines, OURS]);
         assert!(fair.renew(&[OURS]).is(0), "at once, though somebody has just looked");
         assert_eq!(fair.queue(), [A, OURS, B, &fair.java(1)]);
+    }
+
+    /// it passes nobody of Java's, and nobody of ours who came later passes it.
+    #[test]
+    fn who_was_silent_for_4_s_queues_anew_before_ours_of_later_arrival() {
+        let fair = Fair::queued();
+        fair.advance(1);
+        fair.acquire(OURS);
+        fair.java_queues(3);
+        fair.advance(1_000);
+        assert!(fair.renew(&[OURS]).is(0));
+        fair.advance(3_000);
+        assert!(fair.renew(&[OURS]).is(0));
+        assert_eq!(fair.queue(), [&fair.java(2), OURS, &fair.java(3)]);
+        let before = fair.stays(&fair.java(3)).unwrap();
+        // A try may come before the beat.
+        assert_eq!(fair.acquire(A).1, [fair.java(1)]);
+        assert_eq!(fair.queue(), [&fair.java(2), OURS, &fair.java(3)]);
+        assert_eq!(fair.renew(&[B, A]).0, [0, 0]);
+        assert_eq!(fair.queue(), [&fair.java(2), A, B, OURS, &fair.java(3)]);
+        assert_eq!(fair.stays(&fair.java(3)), Some(before + 2 * W));
+        fair.advance(4_000);
+        fair.acquire(C);
+        assert!(fair.renew(&[C]).is(0) && fair.release(C).is(0));
+        assert!(fair.renew(&[B]).is(0), "with nobody of ours, at the end");
+        assert_eq!(fair.queue(), [&fair.java(2), &fair.java(3), B]);
     }
 
     /// one pass, however many beat.
