@@ -8,6 +8,7 @@ pub mod proxy;
 pub mod redisson;
 pub mod redisson_fair;
 pub mod redisson_permits;
+pub mod redisson_read_write;
 pub mod server;
 
 use std::{

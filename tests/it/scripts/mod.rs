@@ -8,6 +8,7 @@ mod fair_lock;
 mod fenced_lock;
 mod lock;
 mod permit_semaphore;
+mod read_write_lock;
 mod semaphore;
 mod token_lock;
 
