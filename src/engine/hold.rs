@@ -57,6 +57,8 @@ pub(crate) struct Hold {
     pub extra: Option<Arc<str>>,
     /// Its acquisition asks once and does not wait.
     pub one_shot: bool,
+    /// It is one of a quorum, and stands for its owner alone: never handed over.
+    pub of_quorum: bool,
     /// What came with the grant: a fencing token. 0 if nothing did.
     token: AtomicU64,
     /// In which modes it was ever asked for, see [`Hold::asked_in`].
@@ -91,9 +93,16 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    pub(crate) fn new(name: Arc<Name>, uuid: &str, id: u64, request: &Request) -> Arc<Self> {
+    /// `named` is what the server is to call it; else it gets a name of its own.
+    pub(crate) fn new(
+        name: Arc<Name>,
+        uuid: &str,
+        id: u64,
+        request: &Request,
+        named: Option<Text>,
+    ) -> Arc<Self> {
         let Request { units, extra, .. } = request;
-        let field = (name.recipe.kind.field)(uuid, id, *units).into();
+        let field = named.unwrap_or_else(|| (name.recipe.kind.field)(uuid, id, *units).into());
         Arc::new(Self {
             name,
             id,
@@ -103,6 +112,7 @@ impl Hold {
             one_shot: request.is_one_shot(),
             token: AtomicU64::new(0),
             modes: AtomicU8::new(0),
+            of_quorum: request.field.is_some(),
             phase: AtomicU8::new(Phase::Pending as u8),
             deadline: AtomicU64::new(0),
             stands_until: AtomicU64::new(0),

@@ -60,7 +60,7 @@ pub(crate) struct Verb {
 }
 
 /// How a hold shares its name with others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mode {
     /// With nobody.
     Exclusive,

@@ -244,7 +244,7 @@ fn visit(engine: &Arc<Engine>, hold: Arc<Hold>, now: Moment, renew: &mut Vec<Arc
         Visit::Renew => {
             // An owner that kept it without a guard may have gone meanwhile.
             let before = hold.renewed_for();
-            name.check_renewal(engine);
+            name.check_renewal();
             if before.is_some() && hold.renewed_for().is_none() {
                 return engine.renewal.watch(engine, &hold, hold.deadline());
             }

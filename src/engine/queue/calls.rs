@@ -11,7 +11,7 @@ use crate::engine::queue::{Echo, Name, State};
 use crate::engine::recipe::{Mode, Terms, Waiting};
 use crate::engine::renewal::{first_due, next_beat};
 use crate::error::{Error, LostReason};
-use crate::lease::{Lease, Moment};
+use crate::lease::Moment;
 use crate::server::batch::{Call, CallResult};
 use crate::server::reply::{Answer, CallError};
 use parking_lot::Mutex;
@@ -86,14 +86,20 @@ impl Name {
         if !self.recipe.kind.is_in_line() {
             state.try_now = false;
         }
-        let attempt = waiter.slot.lock().attempt.take();
+        let (attempt, named) = {
+            let mut slot = waiter.slot.lock();
+            let named = !std::mem::replace(&mut slot.named, true);
+            (slot.attempt.take(), named)
+        };
         // One that stands in line asks again; where no answer came, only behind a fence.
         let resent = attempt.as_ref().is_some_and(|hold| {
             !hold.in_line.load(Ordering::Relaxed) || hold.unsure.load(Ordering::Relaxed)
         });
         let request = &waiter.request;
-        let hold = attempt
-            .unwrap_or_else(|| Hold::new(self.clone(), &engine.uuid, engine.next_id(), request));
+        let hold = attempt.unwrap_or_else(|| {
+            let field = request.field.clone().filter(|_| named);
+            Hold::new(self.clone(), &engine.uuid, engine.next_id(), request, field)
+        });
         let length = request.length;
         hold.asked_in(request.mode);
         let call = self.recipe.acquire(request.mode, &self.terms(engine, &hold, length, 1));
@@ -225,11 +231,10 @@ impl Name {
                     hold.set_token(token);
                 }
                 hold.begin_turn(request.longest(now));
-                if !cancelled && request.lease == Lease::Renewed {
+                if let Some(renewed) = request.renewed_for().filter(|_| !cancelled) {
                     // Before it counts as held: the wheel, coming by in between, would take it
                     // for one that is only watched, and come again at its end.
-                    let watchdog = engine.settings().watchdog;
-                    hold.renew_for(Some(watchdog), first_due(now, watchdog));
+                    hold.renew_for(Some(renewed), first_due(now, renewed));
                 }
                 hold.advance(Phase::Held);
                 state.holds.push(Held {
@@ -637,13 +642,13 @@ impl Name {
             owner: request.owner.key(),
             alive: request.owner.liveness(),
             context: request.owner.is_default().then(|| request.context.clone()),
-            renewed: request.lease == Lease::Renewed,
+            renewed: request.renewed_for(),
             guarded: true,
             label: request.label.clone(),
             at: request.at,
             offered: (by == By::Engine).then(|| (now, waiter.clone())),
         });
-        let due = held.update_renewal(engine.settings().watchdog);
+        let due = held.update_renewal();
         let hold = held.hold.clone();
         if let Some(due) = due.filter(|_| held.entries.len() > 1) {
             engine.renewal.watch(engine, &hold, due);

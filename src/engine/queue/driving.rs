@@ -273,9 +273,9 @@ impl Name {
     }
 
     /// Lets the hold go on being renewed only while an entry wants it.
-    pub(crate) fn check_renewal(&self, engine: &Arc<Engine>) {
+    pub(crate) fn check_renewal(&self) {
         for held in &self.state.lock().holds {
-            held.update_renewal(engine.settings().watchdog);
+            held.update_renewal();
         }
     }
 
@@ -433,7 +433,7 @@ impl Name {
         if revoked.is_empty() {
             return next;
         }
-        held.update_renewal(engine.settings().watchdog);
+        held.update_renewal();
         for waiter in revoked {
             tracing::debug!(lock = %engine.shown(self), "nobody took the grant; it goes back");
             state.put_back(waiter);

@@ -20,7 +20,8 @@ pub(super) struct Entry {
     pub(super) alive: Liveness,
     /// Where a default owner's future was polled.
     pub(super) context: Option<PollContext>,
-    pub(super) renewed: bool,
+    /// The TTL it is to be renewed for.
+    pub(super) renewed: Option<Duration>,
     pub(super) guarded: bool,
     pub(super) label: Option<Arc<str>>,
     pub(super) at: &'static Location<'static>,
@@ -29,9 +30,9 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Whether it keeps the hold renewed.
-    pub(super) fn keeps(&self) -> bool {
-        self.renewed && (self.guarded || self.alive.is_alive())
+    /// The TTL for which it keeps the hold renewed.
+    fn keeps(&self) -> Option<Duration> {
+        self.renewed.filter(|_| self.guarded || self.alive.is_alive())
     }
 }
 
@@ -149,15 +150,16 @@ impl Held {
 
     /// Renews the hold while an entry wants it. If that begins now, says when it is first due: a
     /// hold that was fixed so far is not looked at before its lease ends.
-    pub(super) fn update_renewal(&self, watchdog: Duration) -> Option<Moment> {
-        let wanted = self.entries.iter().any(Entry::keeps);
-        match self.hold.renewed_for() {
-            None if wanted => {
-                let due = first_due(Moment::now(), watchdog);
-                self.hold.renew_for(Some(watchdog), due);
+    pub(super) fn update_renewal(&self) -> Option<Moment> {
+        let wanted = self.entries.iter().filter_map(Entry::keeps).max();
+        let renewed = self.hold.renewed_for();
+        match wanted {
+            Some(lease) if renewed != wanted => {
+                let due = first_due(Moment::now(), lease);
+                self.hold.renew_for(wanted, due);
                 return Some(due);
             }
-            Some(_) if !wanted => self.hold.renew_for(None, Moment::NEVER),
+            None if renewed.is_some() => self.hold.renew_for(None, Moment::NEVER),
             _ => {}
         }
         None

@@ -8,7 +8,7 @@ use crate::engine::queue::waiter::{Grant, Outcome, Ticket, Waiter, finish_all};
 use crate::engine::queue::{Leave, Name, State};
 use crate::engine::recipe::Mode;
 use crate::error::{Error, LostReason};
-use crate::lease::{Lease, Moment};
+use crate::lease::Moment;
 use crate::owner::Owner;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl Name {
             return Leave::Queued;
         }
         let held = &mut state.holds[at];
-        held.update_renewal(engine.settings().watchdog);
+        held.update_renewal();
         held.tickets.extend(ticket.map(|ticket| (mode, ticket.clone())));
         if ticket.is_some() && self.may_call(&state, at) {
             return Leave::Lone(self.lower(engine, &mut state, at));
@@ -113,8 +113,11 @@ impl Name {
             return false;
         }
         let hold = held.hold.clone();
-        let Some(lease) = hold.renewed_for() else { return false };
+        let lease = engine.settings().watchdog;
         let now = Moment::now();
+        if hold.renewed_for() != Some(lease) || hold.of_quorum {
+            return false;
+        }
         if hold.first_sent().saturating_add(window) <= now
             || now.until(hold.deadline()) < lease / 3 * 2
         {
@@ -123,8 +126,7 @@ impl Name {
         let next = state.queue.iter().position(|waiter| !waiter.is_dormant());
         let next = next.filter(|at| {
             let request = &state.queue[*at].request;
-            let alike = request.mode == Mode::Exclusive && request.lease == Lease::Renewed;
-            alike && !request.is_over(now)
+            request.takes_over() && !request.is_over(now)
         });
         let Some(waiter) = next.and_then(|at| state.queue.remove(at)) else { return false };
         state.asking.remove(&waiter.request.owner.key());
@@ -142,14 +144,14 @@ impl Name {
     }
 
     /// The guard is forgotten: the entry stays, for an `unlock` by its owner.
-    pub(crate) fn forget(&self, engine: &Arc<Engine>, grant: &Grant) {
+    pub(crate) fn forget(&self, grant: &Grant) {
         let mut state = self.state.lock();
         if let Some(held) = state.held_mut(&grant.hold) {
             if let Some(entry) = held.entries.iter_mut().find(|entry| entry.id == grant.entry) {
                 entry.guarded = false;
                 // It was taken; the acquisition would keep its owner alive, and that the renewal.
                 entry.offered = None;
-                held.update_renewal(engine.settings().watchdog);
+                held.update_renewal();
                 return;
             }
         }
@@ -157,6 +159,16 @@ impl Name {
             for entry in lost.entries.iter_mut().filter(|entry| entry.id == grant.entry) {
                 entry.guarded = false;
             }
+        }
+    }
+
+    /// The others have been collected too: a fixed lease begins, and nothing renews it any more.
+    pub(crate) fn fix(&self, grant: &Grant) {
+        let mut state = self.state.lock();
+        let Some(held) = state.held_mut(&grant.hold) else { return };
+        if let Some(entry) = held.entries.iter_mut().find(|entry| entry.id == grant.entry) {
+            entry.renewed = None;
+            held.update_renewal();
         }
     }
 

@@ -366,7 +366,7 @@ impl Name {
         if let Some(Outcome::Granted(grant)) = outcome {
             if let Some(held) = state.held_mut(&grant.hold) {
                 held.entries.retain(|entry| entry.id != grant.entry);
-                held.update_renewal(engine.settings().watchdog);
+                held.update_renewal();
             }
         }
         let in_flight = state.flights.iter().any(|flight| flight.is_for(waiter));

@@ -5,6 +5,7 @@ use crate::engine::recipe::Mode;
 use crate::error::Error;
 use crate::lease::{Lease, Moment};
 use crate::owner::{Owner, PollContext};
+use crate::server::Text;
 use parking_lot::Mutex;
 use std::panic::Location;
 use std::sync::Arc;
@@ -24,6 +25,10 @@ pub(crate) struct Request {
     pub lease: Lease,
     /// The TTL to ask for.
     pub length: Duration,
+    /// Renewed for now, whatever the lease: others are still being collected.
+    pub collecting: bool,
+    /// Of one of a quorum: what the server is to call its first hold, as all others do.
+    pub field: Option<Text>,
     pub max_hold: Option<Duration>,
     pub label: Option<Arc<str>>,
     pub at: &'static Location<'static>,
@@ -33,6 +38,16 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// The TTL that renewals ask for; `None` if it is not to be renewed.
+    pub(super) fn renewed_for(&self) -> Option<Duration> {
+        (self.lease == Lease::Renewed || self.collecting).then_some(self.length)
+    }
+
+    /// Whether it takes over what somebody else leaves.
+    pub(super) fn takes_over(&self) -> bool {
+        self.mode == Mode::Exclusive && self.lease == Lease::Renewed && self.field.is_none()
+    }
+
     /// When a turn that begins now ends at the latest.
     pub(super) fn longest(&self, now: Moment) -> Moment {
         self.max_hold.map_or(Moment::NEVER, |max| now.saturating_add(max))
@@ -81,6 +96,8 @@ pub(super) struct Slot {
     pub(super) dormant: bool,
     /// Its future is gone.
     pub(super) cancelled: bool,
+    /// The name it brought has been used: every hold has one of its own.
+    pub(super) named: bool,
     pub(super) warned: bool,
     /// A hold that may have been granted already, or that stands in line at the server: to be asked
     /// for again under the same id.
