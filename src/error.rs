@@ -78,6 +78,9 @@ pub enum ErrorKind {
     InvalidName,
     /// The lease, wait or other duration cannot be used.
     InvalidDuration,
+    /// The locks given to a [`MultiLock`](crate::MultiLock) or [`RedLock`](crate::RedLock) cannot
+    /// be held together.
+    InvalidMembers,
     /// The number of permits or counts cannot be used.
     InvalidCount,
     /// The URL or configuration cannot be used.
@@ -184,6 +187,11 @@ impl Error {
     pub(crate) fn invalid_count(lock: &str, what: &str, given: i64, why: &str) -> Self {
         let detail = format!("{given} {what} cannot be used: {why}");
         Self::new(ErrorKind::InvalidCount, Some(lock), detail)
+    }
+
+    pub(crate) fn invalid_members(lock: Option<&str>, why: impl fmt::Display) -> Self {
+        let detail = format!("these locks cannot be held together: {why}");
+        Self::new(ErrorKind::InvalidMembers, lock, detail)
     }
 
     pub(crate) fn invalid_url(why: impl Into<String>) -> Self {

@@ -117,7 +117,7 @@ impl Engine {
     }
 
     /// A timer, also for callers on a thread without a runtime.
-    fn timer(&self, time: Duration) -> Pin<Box<Sleep>> {
+    pub(crate) fn timer(&self, time: Duration) -> Pin<Box<Sleep>> {
         let _inside = Handle::try_current().is_err().then(|| self.wiring.runtime.enter());
         Box::pin(tokio::time::sleep(time))
     }

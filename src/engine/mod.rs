@@ -7,10 +7,13 @@
 pub(crate) mod acquire;
 mod direct;
 pub(crate) mod hold;
+pub(crate) mod in_order;
 pub(crate) mod queue;
+pub(crate) mod quorum;
 pub(crate) mod recipe;
 pub(crate) mod renewal;
 mod settled;
+pub(crate) mod together;
 pub(crate) mod wakeups;
 
 use crate::config::{PublishMode, Settings, Shown, WaitMode};

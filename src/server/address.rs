@@ -103,6 +103,24 @@ impl Address {
         }
     }
 
+    /// Where the data is, in one form: two that differ in it may still be the same server by
+    /// another name.
+    pub(crate) fn place(&self) -> String {
+        let mut hosts: Vec<_> =
+            self.config.server.hosts().iter().map(ToString::to_string).collect();
+        hosts.sort();
+        if let ServerConfig::Sentinel { service_name, .. } = &self.config.server {
+            // One set of sentinels may watch over several servers.
+            hosts.push(service_name.clone());
+        }
+        hosts.join(",")
+    }
+
+    /// The number of its database.
+    pub(crate) fn database(&self) -> u8 {
+        self.config.database.unwrap_or(0)
+    }
+
     /// What to say about TLS beyond that it is used.
     #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
     pub(crate) fn tls(&mut self) -> &mut Tls {

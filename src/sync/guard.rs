@@ -61,8 +61,13 @@ impl LockGuard {
     /// Gives the hold an owner of its own, before it leaves its task.
     ///
     /// The task it came from can then ask for the lock again without re-entering.
-    pub fn detach(mut self) -> Self {
-        self.held.owner = Owner::new();
+    pub fn detach(self) -> Self {
+        self.detach_to(Owner::new())
+    }
+
+    /// Gives the hold to another owner.
+    pub(crate) fn detach_to(mut self, owner: Owner) -> Self {
+        self.held.owner = owner;
         self.held.name.hand_to(&self.held.grant, &self.held.owner);
         self
     }

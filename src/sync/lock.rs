@@ -10,6 +10,7 @@ use crate::error::{Error, LostReason};
 use crate::keys::Keys;
 use crate::lease::{Lease, Moment};
 use crate::owner::{Owner, PollContext};
+use crate::server::Text;
 use crate::server::script::{
     LOCK_ACQUIRE, LOCK_FORCE_RELEASE, LOCK_INSPECT, LOCK_RELEASE, LOCK_RENEW,
 };
@@ -160,6 +161,12 @@ impl Lock {
     /// Has every acquisition fail with what is wrong with its settings.
     pub(crate) fn unusable(mut self, why: Error) -> Self {
         self.extra = Err(why);
+        self
+    }
+
+    /// A handle that every use of refuses.
+    pub(crate) fn refused(mut self, error: Error) -> Self {
+        self.recipe = Err(error);
         self
     }
 
@@ -551,6 +558,17 @@ impl Lock {
         lease: Lease,
         at: &'static Location<'static>,
     ) -> Result<Option<LockGuard>, Error> {
+        self.acquire_as(wait, lease, at, Part::default()).await
+    }
+
+    /// Acquires it as a part of something larger.
+    pub(crate) async fn acquire_as(
+        &self,
+        wait: Option<Duration>,
+        lease: Lease,
+        at: &'static Location<'static>,
+        part: Part,
+    ) -> Result<Option<LockGuard>, Error> {
         let recipe = self.recipe()?;
         let engine = self.shared.engine();
         let settings = engine.settings();
@@ -567,7 +585,11 @@ impl Lock {
         // A wait too long for the clock is one without an end.
         let deadline = wait.map(|wait| since.saturating_add(wait));
         let request = Request {
-            owner: if kind.owned { self.asking_owner(settings.reentry) } else { Owner::new() },
+            owner: match part.owner {
+                _ if !kind.owned => Owner::new(),
+                Some(owner) if self.owner.is_none() => owner,
+                _ => self.asking_owner(),
+            },
             // Where this future is polled: a branch of a join set has a waker of its own.
             context: poll_fn(|cx| Poll::Ready(PollContext::of(cx.waker()))).await,
             mode: self.mode,
@@ -575,6 +597,8 @@ impl Lock {
             extra: self.extra.clone()?,
             lease,
             length,
+            collecting: part.collecting,
+            field: part.field,
             max_hold,
             label: self.label.clone(),
             at,
@@ -594,6 +618,10 @@ impl Lock {
         self.lease
     }
 
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -607,13 +635,24 @@ impl Lock {
     }
 
     /// Who an acquisition belongs to.
-    fn asking_owner(&self, reentry: Reentry) -> Owner {
+    pub(crate) fn asking_owner(&self) -> Owner {
         let owner = self.current_owner();
-        match reentry {
+        match self.shared.engine().settings().reentry {
             Reentry::Scoped if owner.is_default() => Owner::new(),
             _ => owner,
         }
     }
+}
+
+/// What an acquisition is a part of, if it is one of several.
+#[derive(Default)]
+pub(crate) struct Part {
+    /// Who asks for all of them, where the handle names nobody.
+    pub owner: Option<Owner>,
+    /// What the server is to call the hold, as the other servers do.
+    pub field: Option<Text>,
+    /// Renewed for now, whatever the lease: others are still being collected.
+    pub collecting: bool,
 }
 
 impl fmt::Debug for Lock {
