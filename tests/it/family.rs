@@ -21,29 +21,6 @@ async fn fenced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn token_and_spin() {
-    let server = RedisServer::start();
-    let a = Client::connect(server.url()).await.unwrap();
-    let b = Client::connect(server.url()).await.unwrap();
-    for kind in 0..2 {
-        let get = |c: &Client| if kind == 0 { c.token_lock("t") } else { c.spin_lock("s") };
-        let l = get(&a);
-        let g = l.lock().await.unwrap();
-        assert!(get(&b).try_lock_now().await.unwrap().is_none());
-        let waiting = tokio::spawn({
-            let l = get(&b);
-            async move { l.lock().await }
-        });
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        g.unlock().await.unwrap();
-        waiting.await.unwrap().unwrap().unlock().await.unwrap();
-    }
-    let l = a.token_lock("t");
-    let _g = l.lock().await.unwrap();
-    assert_eq!(l.lock().await.unwrap_err().kind(), ErrorKind::OwnHold);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn fair() {
     let server = RedisServer::start();
     let a = Client::connect(server.url()).await.unwrap();

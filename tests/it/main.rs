@@ -23,9 +23,11 @@ mod renewal;
 mod rig;
 mod scripts;
 mod servers;
+mod spin_lock;
 mod tidy;
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 mod tls;
+mod token_lock;
 mod topologies;
 mod traps;
 mod waiting;

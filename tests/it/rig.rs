@@ -94,6 +94,12 @@ impl Rig {
         self.raw.cmd(&["HGETALL", name]).ok().map()
     }
 
+    /// Matches calls of a script that [`Call`] does not know; loads it, too.
+    pub fn running(&self, script: &str) -> impl Matcher + Clone + use<> {
+        let sha = self.raw.cmd(&["SCRIPT", "LOAD", script]).ok().text();
+        move |command: &Command| command.is("EVALSHA") && command.mentions(&sha)
+    }
+
     /// Waits until everything is given back. Then closes the client, waits until nothing it has
     /// sent can still run, and looks whether that is still so.
     pub async fn assert_nothing_left(&self) {
