@@ -261,7 +261,10 @@ impl Name {
                         self.end_overdue(state, now);
                     }
                     // Where one gets in, there may be room for those behind it.
-                    Mode::Shared => state.surge = state.queue.len(),
+                    Mode::Shared => {
+                        state.surge = state.queue.len();
+                        self.keep_writers_out(state, now);
+                    }
                 }
                 state.sort_entrants(self.recipe.kind);
                 for inside in &state.entrants {

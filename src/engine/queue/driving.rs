@@ -6,7 +6,7 @@ use crate::engine::queue::flight::Flight;
 use crate::engine::queue::held::Held;
 use crate::engine::queue::waiter::{Outcome, Waiter};
 use crate::engine::queue::{Admission, Echo, Name, State, Step, WokenBy};
-use crate::engine::recipe::Waiting;
+use crate::engine::recipe::{Mode, Waiting};
 use crate::error::Error;
 use crate::lease::Moment;
 use parking_lot::MutexGuard;
@@ -395,6 +395,22 @@ impl Name {
             });
             false
         });
+    }
+
+    /// A hold of ours that readers share keeps a writer of ours from asking, and those behind it:
+    /// they have as much as seen the holder, and no call will tell them.
+    pub(super) fn keep_writers_out(&self, state: &mut State, now: Moment) {
+        let writer = |waiter: &Arc<Waiter>| waiter.request.mode == Mode::Exclusive;
+        let Some(first) = state.queue.iter().position(writer) else { return };
+        for waiter in state.queue.split_off(first) {
+            if waiter.request.is_over(now) {
+                state.asking.remove(&waiter.request.owner.key());
+                waiter.finish(Outcome::Refused);
+            } else {
+                waiter.slot.lock().refused = true;
+                state.queue.push_back(waiter);
+            }
+        }
     }
 
     /// Takes back grants that nobody collects; says when to look again.
