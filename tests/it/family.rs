@@ -4,23 +4,6 @@ use leasehold::*;
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fenced() {
-    let server = RedisServer::start();
-    let a = Client::connect(server.url()).await.unwrap();
-    let lock = a.fenced_lock("x");
-    let g = lock.lock().await.unwrap();
-    let t = g.token();
-    let g2 = lock.lock().await.unwrap();
-    assert_eq!(g2.token(), t);
-    drop(g2);
-    g.unlock().await.unwrap();
-    let g = lock.lock().await.unwrap();
-    assert!(g.token() > t);
-    assert_eq!(lock.last_token().await.unwrap(), Some(g.token()));
-    g.unlock().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn fair() {
     let server = RedisServer::start();
     let a = Client::connect(server.url()).await.unwrap();

@@ -9,6 +9,7 @@ mod api;
 mod cancellation;
 mod exclusion;
 mod family;
+mod fenced_lock;
 mod ghosts;
 mod guards;
 mod hand_over;
