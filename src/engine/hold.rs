@@ -274,14 +274,13 @@ impl Hold {
 
     /// Why it was lost, if it was; also if nobody has noticed yet.
     pub(crate) fn lost(&self) -> Option<LostReason> {
-        if let Some(reason) = *self.reason.lock() {
-            return Some(reason);
-        }
+        // Kept locked: a loss told in between would be neither here nor there.
+        let reason = self.reason.lock();
         let now = Moment::now();
         match self.phase() {
             Phase::Held if now >= self.deadline() => Some(LostReason::Expired),
             Phase::Held if now >= self.longest() => Some(LostReason::MaxHold),
-            _ => None,
+            _ => *reason,
         }
     }
 
@@ -311,17 +310,19 @@ impl Hold {
             tokio::pin!(ended);
             // Listen before looking, or the end in between would be missed.
             ended.as_mut().enable();
-            if self.turn() != turn || self.phase() == Phase::Ending {
+            // Before the reason, which comes with the last phase.
+            let phase = self.phase();
+            if self.turn() != turn || phase == Phase::Ending {
                 std::future::pending::<()>().await;
             }
             if let Some(reason) = self.lost() {
                 return reason;
             }
-            // The wheel is coarse; the holder is told by this timer, on time.
-            let left = Moment::now().until(self.valid_until(turn));
-            if self.phase() >= Phase::Ending {
+            if phase == Phase::Over {
                 std::future::pending::<()>().await;
             }
+            // The wheel is coarse; the holder is told by this timer, on time.
+            let left = Moment::now().until(self.valid_until(turn));
             tokio::select! {
                 () = ended => {}
                 () = tokio::time::sleep(left) => {}

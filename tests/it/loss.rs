@@ -39,6 +39,33 @@ async fn a_removal_by_an_operator_is_told_by_the_next_renewal() {
     assert_no_keys(&raw);
 }
 
+/// I8: between looking whether it is lost and waiting for that, nothing may be missed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_is_told_to_whoever_begins_to_ask_for_it_at_that_moment() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let lock = client.lock(unique("a"));
+    for _ in 0..200 {
+        let guard = lock.lock().await.expect("it is free");
+        let held: Held = (*guard).clone();
+        let asking = tokio::task::spawn_blocking(move || {
+            let mut before = None;
+            loop {
+                let mut lost = Box::pin(held.lost());
+                if lost.as_mut().now_or_never().is_some() {
+                    return before;
+                }
+                before = Some(lost);
+            }
+        });
+        assert!(lock.force_unlock().await.expect("the server is up"));
+        if let Some(lost) = asking.await.expect("it does not panic") {
+            let reason = timeout(HANG, lost).await.expect("the holder is told");
+            assert_eq!(reason, LostReason::Removed);
+        }
+    }
+}
+
 /// R-04, I4.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fixed_lease_ends_and_its_holder_is_told() {
