@@ -266,9 +266,11 @@ async fn it_reenters_as_its_locks_do() {
     assert_eq!(first.hold_count(), 2);
     let again = both.try_lock_now().await.expect("an answer").expect("it is ours");
     assert_eq!(first.hold_count(), 3);
-    both.with(|_| async { assert_eq!(both.try_lock_now().await.unwrap().unwrap().members().len(), 2) })
-        .await
-        .expect("it is ours");
+    both.with(|_| async {
+        assert_eq!(both.try_lock_now().await.unwrap().unwrap().members().len(), 2)
+    })
+    .await
+    .expect("it is ours");
     again.unlock().await.expect("it is held");
     guard.forget();
     both.unlock().await.expect("the forgotten holds are this task's");
@@ -315,8 +317,10 @@ async fn locks_of_all_kinds_are_held_together() {
     guard.extend(Duration::from_secs(30)).await.expect("all are held");
     assert!(guard.valid_until() > Instant::now() + Duration::from_secs(25));
     guard.unlock().await.expect("all are held");
-    eventually("all are free", async || rig.raw.cmd(&["EXISTS", "1", "2", "3", "4", "6"]).int() == 0)
-        .await;
+    eventually("all are free", async || {
+        rig.raw.cmd(&["EXISTS", "1", "2", "3", "4", "6"]).int() == 0
+    })
+    .await;
 }
 
 /// Told by the first use, before anything is sent.
