@@ -1,20 +1,22 @@
 -- read_write_lock/read_acquire — take read holds to a given count, or say who writes
 --
--- A list: entry i is KEYS[2i-1] and KEYS[2i] with its three arguments. Entries never disturb each
+-- A list: entry i is KEYS[2i-1] and KEYS[2i] with its four arguments. Entries never disturb each
 -- other. Readers share the lock; the owner of the write hold may read as well.
 --
 -- KEYS[2i-1]     lock       hash: "mode" -> read or write; owner -> read count;
 --                           owner:write -> write count
 -- KEYS[2i]       timeouts   what the keys of this owner's read holds begin with: timeouts:1 to
 --                           timeouts:count stand as long as its lease
--- ARGV[3i-2]     lease_ms   how long the hold lasts unless renewed, in milliseconds
--- ARGV[3i-1]     owner      the hold that asks, "<uuid>:<id>"
--- ARGV[3i]       count      the read count to reach: 1 takes the lock, more re-enters it
+-- ARGV[4i-3]     lease_ms   how long the hold lasts unless renewed, in milliseconds
+-- ARGV[4i-2]     owner      the hold that asks, "<uuid>:<id>"
+-- ARGV[4i-1]     count      the read count to reach: 1 takes the lock, more re-enters it
+-- ARGV[4i]       stands     what the owner must have already: r, w, rw, or empty for a new hold
 --
 -- Returns one integer for each entry, then one text for each entry that is refused or failed
 --          0                acquired: the owner holds the lock for reading `count` times
 --         -1                gone: a re-entry of a read hold that is no longer there, or whose
---                           timeouts are all gone; nothing was done
+--                           timeouts are all gone, or by a writer that is none any more; nothing
+--                           was done
 --         -2 + text         failed: this entry could not be tried; the text is the server's error
 --         -3 + text         refused: another owner (the text) writes, and it stands without a TTL
 --          1 + ttl + text   refused: another owner (the text) writes for ttl more milliseconds
@@ -59,7 +61,7 @@ local function longest_of_others(lock, timeouts, owner)
   return longest
 end
 
-local function acquire(lock, timeouts, lease_ms, owner, count)
+local function acquire(lock, timeouts, lease_ms, owner, count, stands)
   lease_ms, count = tonumber(lease_ms), tonumber(count)
   if not lease_ms or lease_ms % 1 ~= 0 or lease_ms < 1 or lease_ms > LONGEST_MS then
     return -2, 'ERR lease_ms is not a whole number from 1 to ' .. LONGEST_MS
@@ -81,11 +83,13 @@ local function acquire(lock, timeouts, lease_ms, owner, count)
       return -2, 'WRONGTYPE the hash is no read/write lock: its mode is neither read nor write'
     end
     if mode == 'write' and not writes then
-      if count > 1 then return -1 end
+      if count > 1 or stands ~= '' then return -1 end
       return refused(lock, ttl)
     end
   end
-  if not held and count > 1 then return -1 end
+  if not held and (count > 1 or string.find(stands, 'r', 1, true)) then return -1 end
+  -- Else the first read of a writer that lost its hold would become a hold of its own.
+  if not writes and string.find(stands, 'w', 1, true) then return -1 end
   local now = held and count_of(held) or 0
   if held and now == 0 then
     return -2, 'ERR hold count is not an integer from 1 to ' .. MOST
@@ -152,8 +156,9 @@ end
 
 local entries = #KEYS / 2
 for i = 1, entries do
-  local code, text =
-    acquire(KEYS[2 * i - 1], KEYS[2 * i], ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i])
+  local lock, timeouts = KEYS[2 * i - 1], KEYS[2 * i]
+  local lease_ms, owner = ARGV[4 * i - 3], ARGV[4 * i - 2]
+  local code, text = acquire(lock, timeouts, lease_ms, owner, ARGV[4 * i - 1], ARGV[4 * i])
   -- A read-only server has changed nothing: say it as an error of the whole list, so that the
   -- client looks for the primary.
   if i == 1 and code == -2 and string.sub(text, 1, 8) == 'READONLY' then

@@ -1,20 +1,21 @@
 #!lua flags=allow-oom
 -- read_write_lock/renew — keep holds alive, whether they read, write or both; a TTL only ever grows
 --
--- A list: entry i is KEYS[2i-1] and KEYS[2i] with its two arguments. Renewing needs no memory (but
+-- A list: entry i is KEYS[2i-1] and KEYS[2i] with its three arguments. Renewing needs no memory (but
 -- to put back a key that was lost), hence the flag in the first line. Other readers are not
 -- touched: who is dead stays dead.
 --
 -- KEYS[2i-1]     lock       hash: "mode" -> read or write; owner -> read count;
 --                           owner:write -> write count
 -- KEYS[2i]       timeouts   what the keys of this owner's read holds begin with
--- ARGV[2i-1]     lease_ms   how long the hold lasts from now, in milliseconds
--- ARGV[2i]       owner      the hold to keep, "<uuid>:<id>"
+-- ARGV[3i-2]     lease_ms   how long the hold lasts from now, in milliseconds
+-- ARGV[3i-1]     owner      the hold to keep, "<uuid>:<id>"
+-- ARGV[3i]       stands     what of it must be there: r, w or rw; empty: whatever is
 --
 -- Returns one integer for each entry, then one text for each entry that failed
 --          0                renewed: what the owner holds stands for lease_ms more, or for longer
---         -1                gone: the owner has no hold here, or only reads and all its timeouts
---                           are gone; nothing was done
+--         -1                gone: the owner has no hold here, or not all of it, or only reads and
+--                           all its timeouts are gone; nothing was done
 --         -2 + text         failed: no TTL is shorter than before; the text is the server's error
 -- Resend  safe: a TTL is only ever raised, and never for a hold that is gone
 local LONGEST_MS = 315576000000
@@ -58,7 +59,7 @@ local function raise(key, lease_ms)
   return ttl, text_of(ttl)
 end
 
-local function renew(lock, timeouts, lease_ms, owner)
+local function renew(lock, timeouts, lease_ms, owner, stands)
   lease_ms = tonumber(lease_ms)
   if not lease_ms or lease_ms % 1 ~= 0 or lease_ms < 1 or lease_ms > LONGEST_MS then
     return -2, 'ERR lease_ms is not a whole number from 1 to ' .. LONGEST_MS
@@ -66,7 +67,8 @@ local function renew(lock, timeouts, lease_ms, owner)
   local fields = redis.pcall('HMGET', lock, owner, owner .. ':write')
   if text_of(fields) then return -2, text_of(fields) end
   local reads, writes = fields[1], fields[2]
-  if not reads and not writes then return -1 end
+  if not reads and (not writes or string.find(stands, 'r', 1, true)) then return -1 end
+  if not writes and string.find(stands, 'w', 1, true) then return -1 end
   -- A count that is none is read as 1: to renew, no count is needed.
   local lives, lost = writes, {}
   for i = 1, reads and (count_of(reads) or 1) or 0 do
@@ -102,7 +104,8 @@ end
 
 local entries = #KEYS / 2
 for i = 1, entries do
-  local code, text = renew(KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i - 1], ARGV[2 * i])
+  local code, text =
+    renew(KEYS[2 * i - 1], KEYS[2 * i], ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i])
   -- A read-only server has changed nothing: say it as an error of the whole list, so that the
   -- client looks for the primary.
   if i == 1 and code == -2 and string.sub(text, 1, 8) == 'READONLY' then

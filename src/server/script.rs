@@ -89,11 +89,11 @@ scripts! {
     32 FAIR_LOCK_RELEASE = "fair_lock/release" (5 keys, 3 args, |code| code == -2 || code == -4);
     33 FAIR_LOCK_RENEW = "fair_lock/renew" (5 keys, 4 args, |code| code == -2);
     34 FAIR_LOCK_FORCE_RELEASE = "fair_lock/force_release" (5 keys, 2 args, |code| code == -2 || code == -4);
-    35 READ_WRITE_LOCK_READ_ACQUIRE = "read_write_lock/read_acquire" (2 keys, 3 args, |code| code <= -2 || code > 0);
+    35 READ_WRITE_LOCK_READ_ACQUIRE = "read_write_lock/read_acquire" (2 keys, 4 args, |code| code <= -2 || code > 0);
     36 READ_WRITE_LOCK_WRITE_ACQUIRE = "read_write_lock/write_acquire" (1 keys, 3 args, |code| code <= -2 || code > 0);
     37 READ_WRITE_LOCK_READ_RELEASE = "read_write_lock/read_release" (4 keys, 3 args, |code| code == -2 || code == -4);
     38 READ_WRITE_LOCK_WRITE_RELEASE = "read_write_lock/write_release" (3 keys, 3 args, |code| code == -2 || code == -4);
-    39 READ_WRITE_LOCK_RENEW = "read_write_lock/renew" (2 keys, 2 args, |code| code == -2);
+    39 READ_WRITE_LOCK_RENEW = "read_write_lock/renew" (2 keys, 3 args, |code| code == -2);
     40 READ_WRITE_LOCK_FORCE_RELEASE = "read_write_lock/force_release" (3 keys, 3 args, |code| code == -2 || code == -4);
     41 READ_WRITE_LOCK_INSPECT = "read_write_lock/inspect" (1 keys, 1 args, |code| code != -1);
 }

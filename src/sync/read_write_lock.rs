@@ -33,7 +33,7 @@ static READ_WRITE_LOCK: Kind = Kind {
         acquire: Verb {
             script: &READ_WRITE_LOCK_READ_ACQUIRE,
             keys: &[Key::Name, Key::OfHold],
-            args: &[Arg::Lease, Arg::Field, Arg::Count],
+            args: &[Arg::Lease, Arg::Field, Arg::Count, Arg::Stands],
         },
         release: Some(Verb {
             script: &READ_WRITE_LOCK_READ_RELEASE,
@@ -44,7 +44,7 @@ static READ_WRITE_LOCK: Kind = Kind {
     renew: Some(Verb {
         script: &READ_WRITE_LOCK_RENEW,
         keys: &[Key::Name, Key::OfHold],
-        args: &[Arg::Lease, Arg::Field],
+        args: &[Arg::Lease, Arg::Field, Arg::Stands],
     }),
     inspect: Some(Direct { script: &READ_WRITE_LOCK_INSPECT, keys: &[Key::Name], by_mode: true }),
     force_release: Some(Direct {

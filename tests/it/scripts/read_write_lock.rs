@@ -42,7 +42,7 @@ impl Rw<'_> {
 
     fn read(&self, lease_ms: &str, owner: &str, count: &str) -> Answer {
         let keys = [self.lock, &self.timeouts(owner)];
-        self.call(READ_ACQUIRE, &keys, &[lease_ms, owner, count])
+        self.call(READ_ACQUIRE, &keys, &[lease_ms, owner, count, ""])
     }
 
     fn write(&self, lease_ms: &str, owner: &str, count: &str) -> Answer {
@@ -71,7 +71,7 @@ impl Rw<'_> {
     }
 
     fn renew(&self, lease_ms: &str, owner: &str) -> Answer {
-        self.call(RENEW, &[self.lock, &self.timeouts(owner)], &[lease_ms, owner])
+        self.call(RENEW, &[self.lock, &self.timeouts(owner)], &[lease_ms, owner, ""])
     }
 
     fn force(&self, holder: &str, mode: &str) -> Answer {
@@ -401,10 +401,10 @@ mod lists {
             assert_every_key_has_ttl(&raw);
         };
         send(WRITE_ACQUIRE, &["L"], &[LEASE, A, "1"], 0);
-        send(READ_ACQUIRE, &["L", "T"], &[LEASE, A, "1"], 0);
+        send(READ_ACQUIRE, &["L", "T"], &[LEASE, A, "1", ""], 0);
         send(WRITE_ACQUIRE, &["L"], &[LEASE, A, "2"], 0);
-        send(READ_ACQUIRE, &["L", "T"], &[LEASE, A, "2"], 0);
-        send(RENEW, &["L", "T"], &["60000", A], 0);
+        send(READ_ACQUIRE, &["L", "T"], &[LEASE, A, "2", "r"], 0);
+        send(RENEW, &["L", "T"], &["60000", A, "r"], 0);
         for name in names().iter().filter(|name| **name != names()[BAD]) {
             let rw = Rw { raw: &raw, lock: name };
             rw.stands(&[("mode", "write"), (A, "2"), (&writer(A), "2")], 60_000);
@@ -438,6 +438,7 @@ mod lists {
         assert!(Rw { raw: &raw, lock: "free" }.unwrite(A, "0").is(0));
         let timeouts = all.map(|lock| Rw { raw: &raw, lock }.timeouts(A));
         let keys: Vec<_> = all.iter().zip(&timeouts).flat_map(|(l, t)| [*l, t]).collect();
+        let args = counts.map(|count| [LEASE, A, count, ""]).concat();
         let Answer(codes, texts) = Answer::read(&eval(&raw, READ_ACQUIRE, &keys, &args));
         assert_eq!([&codes[..2], &codes[3..]].concat(), [-2, 0, -1, -3]);
         assert_eq!(texts[1..], [B, C]);
@@ -480,11 +481,11 @@ fn a_replica_refuses_the_whole_list() {
     raw.cmd(&["REPLICAOF", "127.0.0.1", "1"]).ok();
     let timeouts = rw.timeouts(A);
     let calls: [(&str, &[&str], &[&str]); 8] = [
-        (READ_ACQUIRE, &["free", "{free}:t"], &[LEASE, A, "1"]),
-        (READ_ACQUIRE, &["held", &timeouts], &[LEASE, A, "2"]),
+        (READ_ACQUIRE, &["free", "{free}:t"], &[LEASE, A, "1", ""]),
+        (READ_ACQUIRE, &["held", &timeouts], &[LEASE, A, "2", ""]),
         (WRITE_ACQUIRE, &["free"], &[LEASE, A, "1"]),
         (WRITE_ACQUIRE, &["held"], &[LEASE, A, "2"]),
-        (RENEW, &["held", &timeouts], &["90000", A]),
+        (RENEW, &["held", &timeouts], &["90000", A, ""]),
         (READ_RELEASE, &["held", "ch", &timeouts, "{held}"], &[A, "0", "PUBLISH"]),
         (WRITE_RELEASE, &["held", "ch", &timeouts], &[A, "0", "PUBLISH"]),
         (FORCE_RELEASE, &["held", "ch", "{held}"], &["", "write", "PUBLISH"]),
@@ -506,18 +507,41 @@ fn on_a_full_server_holds_are_kept_and_given_back_but_not_taken() {
     assert!(rw.write(LEASE, A, "1").is(0));
     assert!(rw.read(LEASE, A, "1").is(0));
     raw.cmd(&["CONFIG", "SET", "maxmemory", "1"]).ok();
-    let full = |script, keys: &[&str]| {
-        let reply = eval(&raw, script, keys, &[LEASE, B, "1"]);
+    let full = |script, keys: &[&str], args: &[&str]| {
+        let reply = eval(&raw, script, keys, args);
         let text = reply.error().map_or_else(|| reply.items()[1].text(), str::to_owned);
         assert!(text.contains("OOM"), "{reply:?}");
     };
-    full(READ_ACQUIRE, &["free", &rw.timeouts(B)]);
-    full(WRITE_ACQUIRE, &["free"]);
+    full(READ_ACQUIRE, &["free", &rw.timeouts(B)], &[LEASE, B, "1", ""]);
+    full(WRITE_ACQUIRE, &["free"], &[LEASE, B, "1"]);
     assert!(rw.renew("60000", A).is(0));
     assert!(rw.unwrite(A, "0").is(0));
     rw.stands(&[("mode", "read"), (A, "1")], 60_000);
     assert!(rw.unread(A, "0").is(0));
     assert_eq!(raw.cmd(&["DBSIZE"]).int(), 0);
+}
+
+/// I8. What a hold has is part of the request: a writer that was robbed of it cannot read on as if
+/// it had come to read, nor have what is left of it renewed.
+#[test]
+fn a_hold_that_is_not_all_there_is_gone() {
+    let server = RedisServer::start();
+    let raw = server.raw();
+    let rw = Rw { raw: &raw, lock: "l" };
+    let read =
+        |count, stands| rw.call(READ_ACQUIRE, &["l", &rw.timeouts(A)], &[LEASE, A, count, stands]);
+    let renew = |stands| rw.call(RENEW, &["l", &rw.timeouts(A)], &[LEASE, A, stands]);
+    assert!(read("1", "w").is(-1));
+    assert_eq!(raw.cmd(&["DBSIZE"]).int(), 0);
+    assert!(rw.write(LEASE, A, "1").is(0));
+    assert!(read("1", "w").is(0) && read("2", "rw").is(0));
+    assert!(renew("rw").is(0) && renew("w").is(0) && renew("r").is(0));
+    assert!(rw.unwrite(A, "0").is(0));
+    assert!(read("3", "rw").is(-1) && renew("rw").is(-1) && renew("w").is(-1));
+    assert!(renew("r").is(0) && read("1", "r").is(0));
+    assert!(rw.unread(A, "0").is(0));
+    assert!(rw.write(LEASE, B, "1").is(0));
+    assert!(read("1", "w").is(-1) && read("1", "r").is(-1));
 }
 
 /// The client reads any array that begins with a word like "message" as a message.
