@@ -27,6 +27,9 @@ const LONGEST_STAND_BACK: Duration = Duration::from_millis(5);
 const SHORTEST_SPIN: Duration = Duration::from_millis(1);
 const LONGEST_SPIN: u32 = 7;
 
+/// When the first of ours in a line looks after a release that somebody else was told of.
+const UNHEARD: Duration = Duration::from_secs(1);
+
 /// Who reads the answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
@@ -50,6 +53,12 @@ fn prepare(engine: &Engine, call: Call, in_doubt: bool) -> CallFuture {
         }
         batch.call(call).await
     })
+}
+
+/// When the first of ours in a line looks after a release of ours, if that is still to come.
+fn unheard(release: Moment, now: Moment) -> Moment {
+    let look = release.saturating_add(UNHEARD);
+    if now < look { look } else { Moment::NEVER }
 }
 
 /// The pause of one that spins, after so many refusals before this one. It grows exponentially,
@@ -230,6 +239,8 @@ impl Name {
                 if let Some(token) = text.and_then(|text| text.parse().ok()) {
                     hold.set_token(token);
                 }
+                // Of one that stood in line it was the next sign of life.
+                hold.set_due(Moment::NEVER);
                 hold.begin_turn(request.longest(now));
                 if let Some(renewed) = request.renewed_for().filter(|_| !cancelled) {
                     // Before it counts as held: the wheel, coming by in between, would take it
@@ -258,7 +269,7 @@ impl Name {
                         for other in &state.queue {
                             other.slot.lock().refused = true;
                         }
-                        self.end_overdue(state, now);
+                        self.end_overdue(engine, state, now);
                     }
                     // Where one gets in, there may be room for those behind it.
                     Mode::Shared => {
@@ -266,11 +277,7 @@ impl Name {
                         self.keep_writers_out(state, now);
                     }
                 }
-                state.sort_entrants(self.recipe.kind);
-                for inside in &state.entrants {
-                    // They enter this hold, and want none of their own any more.
-                    self.abandon_attempt(engine, inside);
-                }
+                self.bring_in_entrants(engine, state);
                 if hold.in_line.load(Ordering::Relaxed) {
                     // The wheel meant to look for its next sign of life, which may be too late now.
                     engine.renewal.watch(engine, hold, now);
@@ -280,6 +287,8 @@ impl Name {
                 state.failures = 0;
                 state.holder = holder;
                 self.stand_in_line(engine, state, hold, waiter, ttl);
+                // While it asked, a hold around it may have been granted.
+                self.bring_in_entrants(engine, state);
             }
             Read::Refused { ttl, holder } => {
                 state.failures = 0;
@@ -293,7 +302,7 @@ impl Name {
                 for other in &state.queue {
                     other.slot.lock().refused = true;
                 }
-                self.end_overdue(state, now);
+                self.end_overdue(engine, state, now);
                 if !cancelled && request.is_over(now) {
                     return waiter.finish(Outcome::Refused);
                 }
@@ -313,6 +322,14 @@ impl Name {
                 hold.unsure.store(true, Ordering::Relaxed);
                 self.retry(engine, state, hold, waiter, cancelled);
             }
+        }
+    }
+
+    /// Who may enter the newest hold does so, and wants none of its own any more.
+    fn bring_in_entrants(self: &Arc<Self>, engine: &Arc<Engine>, state: &mut State) {
+        state.sort_entrants(self.recipe.kind);
+        for inside in &state.entrants {
+            self.abandon_attempt(engine, inside);
         }
     }
 
@@ -342,7 +359,14 @@ impl Name {
         }
         let pause = self.pause_after_refusal(engine, state, ttl);
         slot.next_try = now.saturating_add(pause);
-        slot.try_now |= hold.called.swap(false, Ordering::Relaxed);
+        let is_first = |other: &Arc<Waiter>| request.since <= other.request.since;
+        if state.queue.front().is_none_or(is_first) {
+            // We may have given it back since the server was asked.
+            slot.next_try = slot.next_try.min(unheard(state.last_release, now));
+        }
+        if hold.called.swap(false, Ordering::Relaxed) {
+            slot.heed_call(now);
+        }
         slot.attempt = Some(hold.clone());
         if first {
             let beat = next_beat(now);
@@ -401,7 +425,7 @@ impl Name {
         let pause = pause + pause.mul_f64(fastrand::f64());
         state.next_try = now.saturating_add(pause);
         state.try_now = false;
-        self.end_overdue(state, now);
+        self.end_overdue(engine, state, now);
         if cancelled {
             return self.discard(engine, hold.clone());
         }
@@ -570,8 +594,8 @@ impl Name {
     ) {
         let now = Moment::now();
         state.last_release = now;
-        state.try_now = true;
         state.woken_by = "release";
+        self.call_first(state, &result);
         hold.advance(Phase::Over);
         if let (Ok(Answer { code: told @ 0.., .. }), true) = (&result, hold.is_exclusive()) {
             let told = *told;
@@ -589,6 +613,22 @@ impl Name {
                 engine.settle_release(hold.clone(), Vec::new());
             }
             Released::Unknown => engine.settle_release(hold.clone(), tickets),
+        }
+    }
+
+    /// After a release, has the next of our own try.
+    fn call_first(&self, state: &mut State, result: &CallResult) {
+        if !self.recipe.kind.is_in_line() {
+            state.try_now = true;
+            return;
+        }
+        // The server tells the first in line. If nobody heard that, it may be the first of ours;
+        // if somebody did, ours looks in a while, should that message be lost.
+        let heard = matches!(result, Ok(Answer { code: 1.., .. }));
+        if let Some(first) = state.queue.iter().find(|waiter| !waiter.is_dormant()) {
+            let mut slot = first.slot.lock();
+            slot.try_now |= !heard;
+            slot.next_try = slot.next_try.min(unheard(state.last_release, state.last_release));
         }
     }
 

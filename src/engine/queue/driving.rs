@@ -27,6 +27,24 @@ const ECHO: Duration = Duration::from_millis(50);
 const EAGER_TRIES: u32 = 16;
 const EAGER_TIME: Duration = Duration::from_millis(16);
 
+/// Counts the tries that messages cause.
+#[derive(Default)]
+pub(super) struct Eager {
+    tries: u32,
+    since: Moment,
+}
+
+impl Eager {
+    /// Counts one more, or says until when there were enough.
+    pub(super) fn count(&mut self, now: Moment) -> Result<(), Moment> {
+        if self.since.until(now) >= EAGER_TIME {
+            *self = Self { tries: 0, since: now };
+        }
+        self.tries += 1;
+        if self.tries <= EAGER_TRIES { Ok(()) } else { Err(self.since.saturating_add(EAGER_TIME)) }
+    }
+}
+
 impl Name {
     /// Decides what the driver does next.
     pub(crate) fn step(self: &Arc<Self>, engine: &Arc<Engine>) -> Step {
@@ -133,7 +151,8 @@ impl Name {
             if slot.dormant {
                 continue;
             }
-            if slot.try_now || now >= slot.next_try {
+            // Who has no place in the line at the server asks for one.
+            if slot.try_now || slot.attempt.is_none() || now >= slot.next_try {
                 due = due.or(Some(at));
             }
             next = next.min(slot.next_try);
@@ -148,6 +167,7 @@ impl Name {
 
     /// One that stands in line was told that it is its turn, or that it lost its place.
     pub(crate) fn called(self: &Arc<Self>, engine: &Arc<Engine>, hold: &Arc<Hold>) {
+        let now = Moment::now();
         let mut state = self.state.lock();
         state.woken_by = "message";
         hold.called.store(true, Ordering::Relaxed);
@@ -155,7 +175,7 @@ impl Name {
             let mut slot = waiter.slot.lock();
             if slot.attempt.as_ref().is_some_and(|attempt| Arc::ptr_eq(attempt, hold)) {
                 hold.called.store(false, Ordering::Relaxed);
-                slot.try_now = true;
+                slot.heed_call(now);
                 break;
             }
         }
@@ -231,18 +251,10 @@ impl Name {
             // Our own release, while we let others go first.
             WokenBy::Message if own => state.standing_back = Some(Echo::Past),
             // A flood of forged messages makes us try, but not without end.
-            WokenBy::Message => {
-                if state.eager_since.until(now) >= EAGER_TIME {
-                    (state.eager_since, state.eager_tries) = (now, 0);
-                }
-                state.eager_tries += 1;
-                if state.eager_tries <= EAGER_TRIES {
-                    state.try_now = true;
-                } else {
-                    let later = state.eager_since.saturating_add(EAGER_TIME);
-                    state.next_try = state.next_try.min(later);
-                }
-            }
+            WokenBy::Message => match state.eager.count(now) {
+                Ok(()) => state.try_now = true,
+                Err(later) => state.next_try = state.next_try.min(later),
+            },
             _ => state.try_now = true,
         }
     }
@@ -264,6 +276,7 @@ impl Name {
             self.abandon_attempt(engine, &waiter);
             waiter.finish(Outcome::Failed(error.clone()));
         }
+        self.wake.notify_one();
     }
 
     /// Wakes the driver, or starts one if there is something to do.
@@ -379,13 +392,20 @@ impl Name {
     }
 
     /// Those whose wait is over take the verdict of the last try as theirs.
-    pub(super) fn end_overdue(&self, state: &mut State, now: Moment) {
+    pub(super) fn end_overdue(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        state: &mut State,
+        now: Moment,
+    ) {
         let State { queue, asking, .. } = state;
         queue.retain(|waiter| {
             if !waiter.request.is_over(now) {
                 return true;
             }
             asking.remove(&waiter.request.owner.key());
+            // It may stand in a line at the server.
+            self.abandon_attempt(engine, waiter);
             let refused = waiter.slot.lock().refused;
             waiter.finish(if refused {
                 Outcome::Refused

@@ -15,6 +15,7 @@ mod leaving;
 mod waiter;
 
 pub(crate) use calls::By;
+use driving::Eager;
 pub(crate) use driving::LONE;
 pub(crate) use flight::{Flight, Released, passes, released};
 pub(crate) use waiter::{Ear, Grant, Outcome, Request, Ticket, Tickets, Waiter, finish_all};
@@ -76,8 +77,7 @@ struct State {
     failures: u32,
     /// Refusals in a row; for those that spin.
     refusals: u32,
-    eager_tries: u32,
-    eager_since: Moment,
+    eager: Eager,
     /// Who had it when we were last refused.
     holder: String,
     last_release: Moment,
@@ -286,7 +286,7 @@ impl Name {
         drop(slot);
         if woke {
             let mut state = self.state.lock();
-            state.try_now = true;
+            state.try_now |= !self.recipe.kind.is_in_line();
             self.ensure_driver(engine, &mut state);
         }
         Poll::Pending
@@ -383,8 +383,8 @@ impl Name {
         state.queue.retain(other);
         state.entrants.retain(other);
         state.asking.remove(&waiter.request.owner.key());
-        // A new head tries at once.
-        state.try_now |= was_head;
+        // A new head tries at once; that of a line at the server is told there.
+        state.try_now |= was_head && !self.recipe.kind.is_in_line();
     }
 
     /// Gives back a hold that may have been granted to an acquisition that is over.

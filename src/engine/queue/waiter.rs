@@ -1,6 +1,7 @@
 //! Those who wait: an acquisition that is under way, and a release that somebody waits for.
 
 use crate::engine::hold::Hold;
+use crate::engine::queue::driving::Eager;
 use crate::engine::recipe::Mode;
 use crate::error::Error;
 use crate::lease::{Lease, Moment};
@@ -105,8 +106,19 @@ pub(super) struct Slot {
     /// Of one that stands in line: it tries now, or then.
     pub(super) try_now: bool,
     pub(super) next_try: Moment,
+    pub(super) eager: Eager,
     /// Of one that stands in line: listens to its own channel.
     pub(super) ear: Option<Ear>,
+}
+
+impl Slot {
+    /// Of one that stands in line: it was told to try again.
+    pub(super) fn heed_call(&mut self, now: Moment) {
+        match self.eager.count(now) {
+            Ok(()) => self.try_now = true,
+            Err(later) => self.next_try = self.next_try.min(later),
+        }
+    }
 }
 
 /// Ends listening when its waiter is gone.
