@@ -4,43 +4,6 @@ use leasehold::*;
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fair() {
-    let server = RedisServer::start();
-    let a = Client::connect(server.url()).await.unwrap();
-    let b = Client::connect(server.url()).await.unwrap();
-    let g = a.fair_lock("f").lock().await.unwrap();
-    let g2 = a.fair_lock("f").lock().await.unwrap();
-    drop(g2);
-    assert!(b.fair_lock("f").try_lock_now().await.unwrap().is_none());
-    let order = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let mut tasks = Vec::new();
-    for i in 0..10 {
-        let l = if i % 2 == 0 { a.fair_lock("f") } else { b.fair_lock("f") };
-        let order = order.clone();
-        tasks.push(tokio::spawn(async move {
-            let g = l.lock().await.unwrap();
-            order.lock().unwrap().push(i);
-            g.unlock().await.unwrap();
-        }));
-        let raw = server.raw();
-        crate::support::eventually("queued", async || {
-            raw.cmd(&["LLEN", "redisson_lock_queue:{f}"]).int() == i + 1
-        })
-        .await;
-    }
-    assert!(b.fair_lock("f").try_lock_for(Duration::from_millis(200)).await.unwrap().is_none());
-    tokio::time::sleep(Duration::from_millis(6000)).await;
-    assert_eq!(server.raw().cmd(&["LLEN", "redisson_lock_queue:{f}"]).int(), 10);
-    tasks[3].abort();
-    g.unlock().await.unwrap();
-    for t in tasks {
-        let _ = t.await;
-    }
-    assert_eq!(*order.lock().unwrap(), [0, 1, 2, 4, 5, 6, 7, 8, 9]);
-    println!("{:?}", server.raw().cmd(&["KEYS", "*"]));
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn semaphores() {
     let server = RedisServer::start();
     let a = Client::connect(server.url()).await.unwrap();

@@ -8,6 +8,7 @@ mod support_itself;
 mod api;
 mod cancellation;
 mod exclusion;
+mod fair_lock;
 mod family;
 mod fenced_lock;
 mod ghosts;
