@@ -275,12 +275,17 @@ impl Model {
             69..72 => {
                 self.fair.try_once("once:1").is(0).then(|| self.fair.release("once:1"));
             }
-            72 => {
-                // A minute in which only time passes for the holder, and beats.
+            72..75 => {
+                // A minute of beats in which the lock stays where it is; then many turns at once.
                 for _ in 0..120 {
                     self.pass_time(500);
                     self.beat();
                     self.wake(0.02);
+                    self.check();
+                }
+                for _ in 0..self.random.u32(2..8) {
+                    self.unlock();
+                    self.wake(1.0);
                     self.check();
                 }
             }
@@ -320,7 +325,7 @@ fn the_living_are_served_in_order_of_arrival_and_the_dead_leave() {
     for seed in 0..seeds {
         println!("seed {seed}");
         let mut model = Model::start(seed);
-        (0..300).for_each(|_| model.step());
+        (0..200).for_each(|_| model.step());
         model.end();
         turns = [turns[0] + model.turns[0], turns[1] + model.turns[1]];
     }
