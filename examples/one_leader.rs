@@ -47,10 +47,12 @@ async fn node(url: &str) -> Result<()> {
 }
 
 /// What only one may do at a time.
+///
+/// Frozen in the middle of a step, it would still end that step afterwards. Where that could do harm,
+/// the store must refuse the late one: see `Client::fenced_lock`.
 async fn lead(held: Held) {
     println!("leads");
-    // Work that would outlive `lead`, such as a spawned task or a blocking call, asks before each
-    // step. The rest need not.
+    // Needed only for work that is not dropped with `lead`, such as a blocking call.
     while held.is_held() {
         sleep(Duration::from_millis(10)).await;
     }
