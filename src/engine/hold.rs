@@ -63,6 +63,8 @@ pub(crate) struct Hold {
     token: AtomicU64,
     /// In which modes it was ever asked for, see [`Hold::asked_in`].
     modes: AtomicU8,
+    /// In which modes it stands at the server, see [`Hold::stands`].
+    stands: AtomicU64,
     phase: AtomicU8,
     /// Until when it is certainly held, for its holder.
     deadline: AtomicU64,
@@ -110,9 +112,10 @@ impl Hold {
             units: *units,
             extra: extra.clone(),
             one_shot: request.is_one_shot(),
+            of_quorum: request.field.is_some(),
             token: AtomicU64::new(0),
             modes: AtomicU8::new(0),
-            of_quorum: request.field.is_some(),
+            stands: AtomicU64::new(0),
             phase: AtomicU8::new(Phase::Pending as u8),
             deadline: AtomicU64::new(0),
             stands_until: AtomicU64::new(0),
@@ -157,6 +160,33 @@ impl Hold {
     /// A command that takes it in this mode leaves now.
     pub(crate) fn asked_in(&self, mode: Mode) {
         self.modes.fetch_or(bit(mode), Ordering::Relaxed);
+    }
+
+    /// It stands in this mode from now on; or does not, as far as nobody is to rely on it.
+    pub(crate) fn set_stands(&self, mode: Mode, stands: bool) {
+        let change = |known: u64| {
+            let bit = u64::from(bit(mode));
+            let modes = if stands { known | bit } else { known & !bit };
+            // The rest counts the changes.
+            Some(modes + 4)
+        };
+        let _ = self.stands.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+    }
+
+    /// In which modes it stands, with a number that changes whenever they do: an answer to what was
+    /// asked before says nothing about now.
+    pub(crate) fn stands(&self) -> u64 {
+        self.stands.load(Ordering::Acquire)
+    }
+
+    /// The same for a script: which of `r` and `w` must be there.
+    pub(crate) fn stands_text(&self) -> &'static str {
+        match self.stands() & 3 {
+            0 => "",
+            1 => "w",
+            2 => "r",
+            _ => "rw",
+        }
     }
 
     /// The modes it may stand in at the server.

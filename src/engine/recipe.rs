@@ -49,6 +49,8 @@ pub(crate) enum Arg {
     Extra,
     /// The same, but 0 of one that does not wait.
     Line,
+    /// In which modes the hold stands already: `r`, `w`, both or none.
+    Stands,
 }
 
 /// One script with its keys and arguments, in order.
@@ -230,6 +232,7 @@ impl Recipe {
             Arg::Publish => Text::from_static(terms.publish),
             Arg::Units => decimal(u64::from(terms.hold.units)),
             Arg::Granted => decimal(u64::from(terms.hold.was_granted())),
+            Arg::Stands => Text::from_static(terms.hold.stands_text()),
             Arg::Settled => terms.settled.map_or_else(Text::new, |settled| settled.take(self)),
             Arg::Line if terms.hold.one_shot => Text::from_static("0"),
             Arg::Extra | Arg::Line => terms.hold.extra.as_deref().unwrap_or_default().into(),

@@ -272,6 +272,8 @@ struct Job {
     hold: Arc<Hold>,
     lease: Duration,
     aim: Aim,
+    /// How the hold stood when it was asked for.
+    stands: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -350,15 +352,16 @@ impl Renewer {
         let held =
             holds.into_iter().filter(|hold| hold.phase() == Phase::Held || hold.waits_in_line());
         let jobs: Vec<Job> = held
-            .map(|hold| match hold.renewed_for() {
-                Some(lease) => Job { hold, lease, aim: Aim::Extend },
+            .map(|hold| (hold.stands(), hold))
+            .map(|(stands, hold)| match hold.renewed_for() {
+                Some(lease) => Job { hold, lease, aim: Aim::Extend, stands },
                 // Should it have been granted just now: never asks for more than it has asked for.
                 None if hold.waits_in_line() => {
                     let lease = now.until(hold.stands_until()).max(Duration::from_millis(1));
-                    Job { hold, lease, aim: Aim::Beat }
+                    Job { hold, lease, aim: Aim::Beat, stands }
                 }
                 // Not renewed, only looked at: never asks for more than it has.
-                None => Job { lease: now.until(hold.deadline()), hold, aim: Aim::Look },
+                None => Job { lease: now.until(hold.deadline()), hold, aim: Aim::Look, stands },
             })
             .collect();
         if jobs.is_empty() {
@@ -401,7 +404,7 @@ impl Renewer {
 }
 
 fn answered(engine: &Arc<Engine>, job: &Job, sent: Moment, code: i64, text: Option<&str>) {
-    let Job { hold, lease, aim } = job;
+    let Job { hold, lease, aim, stands } = job;
     if *aim == Aim::Beat {
         if !hold.waits_in_line() {
             // Granted meanwhile, or gone: what was asked for then says nothing of it now.
@@ -427,6 +430,12 @@ fn answered(engine: &Arc<Engine>, job: &Job, sent: Moment, code: i64, text: Opti
         0 => {
             hold.set_due(Moment::NEVER);
             engine.renewal.watch(engine, hold, hold.deadline());
+        }
+        // Part of it was given back or taken meanwhile: that is not what a loss looks like.
+        -1 if hold.stands() != *stands => {
+            let now = Moment::now();
+            hold.set_due(now);
+            engine.renewal.watch(engine, hold, now);
         }
         -1 => hold.name.clone().lose(engine, hold, LostReason::Removed),
         _ => {

@@ -115,7 +115,7 @@ impl Held {
                 None => Error::not_held(self.name()),
             });
         }
-        let recipe = &self.name.recipe;
+        let (recipe, stands) = (&self.name.recipe, hold.stands());
         let terms = Terms { lease, publish: engine.publish(recipe), ..Terms::of(hold) };
         let call = recipe.renew(&terms).expect("a lock has a lease");
         let sent = hold.asked(lease);
@@ -123,6 +123,10 @@ impl Held {
             Ok(answer) if answer.code == 0 => {
                 hold.extended(sent, lease);
                 return Ok(());
+            }
+            // Part of it was given back meanwhile, so this says nothing of the rest.
+            Ok(answer) if answer.code == -1 && hold.stands() != stands => {
+                Error::no_reply(Some(self.name()), "the hold changed meanwhile")
             }
             Ok(answer) if answer.code == -1 => {
                 self.name.lose(engine, hold, LostReason::Removed);

@@ -162,6 +162,10 @@ impl Name {
         let mode = held.behind().expect("only a hold that is behind is lowered");
         let (hold, count) = (held.hold.clone(), held.entered(mode));
         let unsure = held.unsure != Counts::default();
+        if count == 0 {
+            // Before it is sent: a renewal that meets it on the way must not miss what it ends.
+            hold.set_stands(mode, false);
+        }
         let last = held.entries.is_empty() && held.has_only(mode);
         let tickets = Mutex::new(held.take_tickets(mode));
         let call = self.recipe.release(mode, &self.terms(engine, &hold, Duration::ZERO, count));
@@ -247,6 +251,7 @@ impl Name {
                     // for one that is only watched, and come again at its end.
                     hold.renew_for(Some(renewed), first_due(now, renewed));
                 }
+                hold.set_stands(request.mode, true);
                 hold.advance(Phase::Held);
                 state.holds.push(Held {
                     hold: hold.clone(),
@@ -486,6 +491,7 @@ impl Name {
         match read(result) {
             Read::Done(_) => {
                 held.counts.set(mode, count);
+                hold.set_stands(mode, true);
                 hold.extended(sent, waiter.request.length);
                 if waiter.request.max_hold.is_some() && !cancelled {
                     hold.shorten_turn(waiter.request.longest(now));

@@ -273,8 +273,9 @@ impl Name {
             waiter.finish(Outcome::Failed(error.clone()));
         }
         state.try_now = true;
-        if reason == LostReason::Expired {
-            // By its deadline; the server may still have it.
+        let in_part = reason == LostReason::Removed && hold.modes().count() > 1;
+        if reason == LostReason::Expired || in_part {
+            // By its deadline, or in one of its modes: the server may still have the rest.
             engine.settle_release(hold.clone(), Vec::new());
         }
         let mut entries = held.entries;
