@@ -247,3 +247,45 @@ fn a_release_that_cannot_be_told_says_that_it_released() {
     untold(rw.unread(B, "0"));
     assert_no_keys(&server.raw());
 }
+
+/// I1, R-23: a count of the other mode gives nobody a way in, and a stray reader no say.
+#[test]
+fn what_does_not_belong_to_the_mode_is_not_believed() {
+    let server = RedisServer::start();
+    let raw = server.raw();
+    let rw = Rw { raw: &raw, lock: "l" };
+    assert!(rw.write("90000", B, "1").is(0) && rw.read(LEASE, B, "1").is(0));
+    rw.hset(A, "1");
+    raw.cmd(&["SET", &rw.timeout(A, 1), "1", "PX", "5000"]).ok();
+    let before = state(&raw);
+    assert_eq!(rw.read(LEASE, A, "1").0.len(), 1);
+    assert!(rw.read(LEASE, A, "1").0[0] > 80_000 && rw.read(LEASE, A, "2").is(-1));
+    assert_eq!(state(&raw), before);
+    assert!(rw.unread(B, "0").is(0));
+    rw.stands(&[("mode", "write"), (&writer(B), "1"), (A, "1")], 90_000);
+    raw.cmd(&["DEL", "l"]).ok();
+    assert!(rw.read(LEASE, A, "1").is(0));
+    rw.hset(&writer(B), "1");
+    let before = state(&raw);
+    assert!(rw.write(LEASE, B, "1").0[0] > 20_000 && rw.write(LEASE, B, "2").is(-1));
+    assert!(rw.inspect("write").is(-1));
+    assert_eq!(state(&raw), before);
+    assert!(rw.unwrite(B, "0").is(0), "it can be given back");
+    rw.stands(&[("mode", "read"), (A, "1")], 30_000);
+}
+
+/// who is removed by name takes nobody along, and leaves nothing of itself.
+#[test]
+fn a_forced_release_by_name_keeps_a_reader_whose_time_has_no_end() {
+    let server = RedisServer::start();
+    let raw = server.raw();
+    let rw = Rw { raw: &raw, lock: "l" };
+    assert!(rw.read("60000", A, "1").is(0) && rw.read(LEASE, B, "1").is(0));
+    raw.cmd(&["PERSIST", &rw.timeout(B, 1)]).ok();
+    rw.hset(&writer(A), "1");
+    assert!(rw.force(A, "read").is(0));
+    rw.stands(&[("mode", "read"), (B, "1")], 60_000);
+    rw.reads(A, &[]);
+    assert!(rw.renew(LEASE, B).is(0));
+    rw.reads(B, &[30_000]);
+}
