@@ -76,10 +76,24 @@ impl Client {
 ///
 /// Everything a [`Lock`] does, and: a token rises with every change of owner, and stays the same
 /// through re-entry, renewal and resends. It is the last token plus one, or the server's clock in
-/// microseconds if that is more. So it also rises where Redis lost the last token (a restart
-/// without persistence, a failover, [`token_ttl`](FencedLock::token_ttl)), as long as the server's
-/// clock is not behind it. Java's `RFencedLock` shares lock and token, but counts from 1 after such
-/// a loss, until our next grant.
+/// microseconds if that is more, drawn by the script that grants the lock. So it also rises where
+/// Redis lost the last token: by a restart without persistence, a failover, an eviction, or after
+/// a [`token_ttl`](FencedLock::token_ttl).
+///
+/// # Limits
+///
+/// * Where the last token is lost, the server's clock must not be behind it, or tokens repeat: a
+///   clock that was set back, or another machine's that is late. (While the key stands, the clock
+///   does not matter.)
+/// * Java's `RFencedLock` shares lock and token, but counts on from what is there: from 1 after a
+///   loss, until our next grant. It draws a token for each re-entry, too. And it takes a lock
+///   without a TTL (an operator's `PERSIST`) for granted, with token -1; ours is refused.
+/// * A plain [`lock`](Client::lock) of the same name draws no token. Use one kind for a name
+///   everywhere; [`spin_lock`](Client::spin_lock) says why.
+/// * Tokens are below 2<sup>53</sup>, which by the clock lasts until the year 2255. Another value in
+///   the key is [`Corrupt`](crate::ErrorKind::Corrupt), and not overwritten.
+/// * The store must check: a token equal to the highest it has seen is the same owner's, a lower one
+///   is to be refused.
 ///
 /// # Redis
 ///
@@ -107,9 +121,13 @@ impl FencedLock {
     /// How long the last token is kept after a grant, from 10 ms to ten years; for ever if this is
     /// not called.
     ///
-    /// For names that come and go: Redis would keep a number for each of them. A token does not
-    /// repeat all the same, for the clock has passed it by then. Not for a lock that Java shares:
-    /// there it would start again at 1.
+    /// For names that come and go: Redis would keep a number for each of them. The key stays for the
+    /// lease, the TTL, and until the clock has passed its token, whatever is longest; so a token does
+    /// not repeat all the same, unless the clock is set back by more than that. A key that has no TTL
+    /// yet gets none. Not for a lock that Java shares: there it would start again at 1.
+    ///
+    /// A TTL out of bounds is [`InvalidDuration`](crate::ErrorKind::InvalidDuration), told by whatever
+    /// acquires.
     pub fn token_ttl(mut self, ttl: Duration) -> Self {
         self.lock = match lease::check("token TTL", ttl) {
             Ok(()) => self.lock.extra(lease::millis(ttl).to_string()),

@@ -56,22 +56,54 @@ impl Client {
     /// The token lock of this name: the plain Redis lock that redis-py, redsync, node-redlock and
     /// ShedLock use too.
     ///
-    /// One string key with a random token and a TTL. Everything a [`Lock`] does works, but it is
-    /// **not reentrant**: an owner that asks for what it holds gets
-    /// [`OwnHold`](crate::ErrorKind::OwnHold) instead of waiting for itself.
+    /// One string key with a token and a TTL, taken by `SET name token NX PX`, given back by compare
+    /// and delete, renewed by compare and extend. Everything a [`Lock`] does works, with these
+    /// differences:
     ///
-    /// Our own releases wake our waiters by message. Other libraries tell nobody, so a waiter also
-    /// looks every 500 ms (Redisson does not know this lock).
+    /// * It is **not reentrant**. An owner that asks for what it holds, also in a scope inside it,
+    ///   gets [`OwnHold`](crate::ErrorKind::OwnHold) instead of waiting for itself, from `try_lock`
+    ///   too; another branch of the same task gets
+    ///   [`ConcurrentOwner`](crate::ErrorKind::ConcurrentOwner), as for every lock.
+    /// * Our own releases wake our waiters by message. Other libraries tell nobody, so the first
+    ///   waiter of a process also looks when the TTL it saw ends, and every 500 ms.
+    /// * The [`holder`](Lock::holder) is the token in the key. Of another library it may be any bytes;
+    ///   what is no UTF-8 is shown with replacement characters, and
+    ///   [`force_unlock_if`](Lock::force_unlock_if) then finds nobody of that name.
+    ///
+    /// # Sharing it
+    ///
+    /// The name must be the other library's key, whole: ShedLock, for one, puts a prefix and the
+    /// environment in front of its names. A lock without a TTL, as redis-py takes it unless it is
+    /// told otherwise, is respected for as long as it stands; if its holder dies, for ever. Lua
+    /// scripts that compare and delete leave our hold alone; a plain `DEL` or `SET` does not, and its
+    /// owner is then told by the next renewal that the hold is [lost](crate::Held::lost). Libraries
+    /// that take a majority of several servers (Redlock) lock each of them in this way, but this lock
+    /// is held on one.
     ///
     /// # When to use something else
     ///
     /// Only if other libraries share the lock: [`lock`](Client::lock) can do more for the same
-    /// price.
+    /// price. Redisson does not know this lock.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Lock`]; a name that has a lock of another kind is
+    /// [`WrongType`](crate::ErrorKind::WrongType).
     ///
     /// # Redis
     ///
-    /// The key `name`, a string with the token, with the lease as its TTL; the channel
-    /// `leasehold_token_lock:{name}`.
+    /// The key `name`, a string with the token `<uuid>:<id>`, never used before, with the lease as
+    /// its TTL; the channel `leasehold_token_lock:{name}`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f(client: leasehold::Client) -> Result<(), leasehold::Error> {
+    /// // In Python: with redis.lock("report:daily", timeout=30): ...
+    /// let guard = client.token_lock("report:daily").lock().await?;
+    /// guard.unlock().await?;
+    /// # Ok(()) }
+    /// ```
     #[doc(alias = "redlock")]
     #[doc(alias = "SET NX")]
     pub fn token_lock(&self, name: impl AsRef<str>) -> Lock {
