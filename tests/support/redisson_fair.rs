@@ -163,7 +163,8 @@ impl RedissonFair {
         let is_free = self.ask(&["EXISTS", &names.lock]).int() == 0;
         let is_first = queue.front().is_none_or(|(head, _)| head == owner);
         let has_it = !self.ask(&["HGET", &names.lock, owner]).is_nil();
-        if !has_it && !(is_free && is_first) {
+        let may_take = has_it || is_free && is_first;
+        if !may_take {
             return false;
         }
         if is_free {
