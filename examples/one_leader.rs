@@ -18,7 +18,7 @@ use tokio::time::sleep;
 /// So long the others wait for a leader of which nothing is heard.
 const LEASE: Duration = Duration::from_secs(1);
 /// What else a takeover may need on a busy machine.
-const LENIENCE: Duration = Duration::from_millis(500);
+const LENIENCE: Duration = Duration::from_secs(1);
 
 #[tokio::main]
 async fn main() -> Result<()> {

@@ -30,7 +30,7 @@ const CALLS: usize = 50;
 /// A process that is killed gives its permits back within this time.
 const LEASE: Duration = Duration::from_secs(1);
 /// What else that may need on a busy machine.
-const LENIENCE: Duration = Duration::from_millis(500);
+const LENIENCE: Duration = Duration::from_secs(1);
 
 #[tokio::main]
 async fn main() -> Result<()> {
