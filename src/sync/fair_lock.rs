@@ -62,33 +62,69 @@ static FAIR_LOCK: Kind = Kind {
 impl Client {
     /// The fair lock of this name: served in order of arrival, over all processes.
     ///
-    /// Everything a [`Lock`] does works the same. Each waiter has a place in a queue in Redis, among
-    /// them those of Java's `RFairLock`, and is told by itself when it is its turn. A waiter that
-    /// gives up, or whose future is dropped, leaves the queue at once. One whose process dies is
-    /// passed over within 4 s, and so are five in a row; Redisson's own stay for up to five minutes.
+    /// Everything a [`Lock`] does works the same. Each waiter has a place in a queue in Redis,
+    /// among them those of Java's `RFairLock`, and is told by itself when it is its turn. A waiter
+    /// that gives up, or whose future is dropped, leaves the queue at once; while the server cannot
+    /// be reached, as soon as it can. Waiters whose process died are passed over about 4 s after
+    /// its last sign of life, five in a row together; Redisson's own stay for up to five minutes.
     ///
     /// # When to use something else
     ///
-    /// Order has its price: every acquisition asks Redis, nothing is handed over in memory, and while
-    /// a process waits it sends a sign of life each second. Where nobody must starve but order does
-    /// not matter, [`lock`](Client::lock) is many times faster, and fair within a process.
+    /// Order has its price: every acquisition asks Redis, nothing is handed over in memory, and
+    /// while a process waits it sends a sign of life each second, for up to 128 waiters in one
+    /// command. Where nobody must starve but order does not matter, [`lock`](Client::lock) is many
+    /// times faster, and fair within a process.
     ///
     /// # What it promises
     ///
-    /// What a [`Lock`] promises, and the order in which the server heard of waiters. Not before
-    /// waiters that came back after their process was stopped for more than 4 s (they queue anew,
-    /// ahead of later ones of ours if they can), and not after a grant that was not collected
-    /// (a future that is not polled for
-    /// [`collect_within`](crate::Builder::collect_within) queues anew). A Java waiter with a longer
-    /// `waitTime` than its peers can cost one second. A plain [`lock`](Client::lock) of the same name
-    /// excludes it, but does not heed the queue.
+    /// What a [`Lock`] promises, and the order in which the server heard of waiters:
+    ///
+    /// * [`try_lock_now`](Lock::try_lock_now) never queues, and never takes a free lock before
+    ///   those who do.
+    /// * Whoever holds it enters again past the queue, and so do the [scopes](crate::Owner::scope)
+    ///   inside its hold. Those that stand in the queue when a hold around them is granted leave
+    ///   it.
+    /// * A lost reply, a broken connection and a restart of the server with its data cost nobody
+    ///   its place. After a restart without them all queue anew, in no order over processes.
+    /// * A lost message costs a second or so. Where none gets through at all, each turn may cost what
+    ///   the lease of the holder before had left.
+    ///
+    /// # Limits
+    ///
+    /// * Who was not heard of for 4 s (the process was stopped, or its connection was broken for
+    ///   that long) is passed over. When it is heard of again within a minute it gets its place
+    ///   back, ahead of later ones of ours, behind Java's that had moved up; those served meanwhile
+    ///   were served before it.
+    /// * A future that does not collect its grant within
+    ///   [`collect_within`](crate::Builder::collect_within) queues anew when it is polled again.
+    /// * Signs of life come from a thread of their own: a process whose runtime is blocked keeps
+    ///   its places, and when it is the turn of one of them, the others wait.
+    /// * Our dead are removed by any of ours that waits, takes the lock or gives it back. Where
+    ///   only Java's waiters are left behind them, they stay as long as Java's own dead do.
+    /// * A Java waiter with a longer `waitTime` than its peers can cost one of ours its place for a
+    ///   second.
+    /// * A plain [`lock`](Client::lock) of the same name excludes it, but does not heed the queue;
+    ///   waiters hear of its release within a second or so.
+    /// * With [`WaitMode::Spin`](crate::WaitMode::Spin) the order is kept, but each waiter asks
+    ///   eight to sixteen times a second, and releases tell nobody, Java's waiters included.
     ///
     /// # Redis
     ///
     /// The key `name`, as for [`Lock`]; the list `redisson_lock_queue:{name}` and the sorted set
-    /// `redisson_lock_timeout:{name}`, without TTLs as Redisson has them, gone when nobody waits; the
-    /// hash `leasehold_fair:{name}` with a TTL of a minute; a channel for each waiter,
-    /// `redisson_lock__channel:{name}:<uuid>:<id>`.
+    /// `redisson_lock_timeout:{name}`, without TTLs as Redisson has them, gone when nobody waits;
+    /// the hash `leasehold_fair:{name}` with a TTL of a minute, in which the dead are remembered
+    /// for that long; a channel for each waiter, `redisson_lock__channel:{name}:<uuid>:<id>`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
+    /// let turns = client.fair_lock("printer");
+    /// let guard = turns.lock().await?; // first come, first served
+    /// guard.unlock().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "getFairLock")]
     #[doc(alias = "RFairLock")]
     pub fn fair_lock(&self, name: impl AsRef<str>) -> Lock {

@@ -124,15 +124,15 @@ async fn a_try_that_ends_leaves_the_line() {
 async fn tries_that_end_during_an_outage_leave_the_line_after_it() {
     let setup = Setup::start().await;
     let held = soon(setup.theirs().lock()).await.expect("it is free");
-    let mut tries = Vec::new();
-    for nth in 0..4 {
-        tries.push(tokio::spawn(setup.lock().try_lock_for(Duration::from_secs(2))));
-        setup.until_in_line(nth + 1).await;
-    }
+    let locks: Vec<_> = (0..16).map(|_| setup.lock()).collect();
+    // In one task, so that their time ends at once.
+    let tries = locks.iter().map(|lock| lock.try_lock_for(Duration::from_secs(2)));
+    let tries = tokio::spawn(futures::future::join_all(tries));
+    setup.until_in_line(16).await;
     setup.rig.proxy.refuse(true);
     setup.rig.proxy.cut_all().await;
-    for tried in tries {
-        assert!(soon(tried).await.expect("no panic").expect("they have been refused").is_none());
+    for tried in soon(tries).await.expect("no panic") {
+        assert!(tried.expect("they have been refused").is_none());
     }
     setup.rig.proxy.refuse(false);
     setup.until_in_line(0).await;
