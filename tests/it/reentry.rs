@@ -417,3 +417,25 @@ async fn a_blocking_child_does_not_reenter_what_its_parent_holds() {
     });
     timeout(SOON, alone).await.unwrap().unwrap().unwrap();
 }
+
+/// I10: what a guard that was just dropped gives back is on its way, and no reason to fail.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_try_right_after_a_drop_gets_the_lock() {
+    let server = RedisServer::start();
+    let client = Client::connect(server.url()).await.unwrap();
+    let shared = client.read_write_lock(unique("shared"));
+    for lock in [client.lock(unique("plain")), shared.write(), shared.read()] {
+        for round in 0..100 {
+            let guard = lock.try_lock_now().await.unwrap().expect("it is free");
+            drop(lock.try_lock_now().await.unwrap().expect("it is ours"));
+            let nested = lock.try_lock_now().await.unwrap().expect("it is still ours");
+            drop((nested, guard));
+            if round % 2 == 0 {
+                let other = lock.clone().owned_by(Owner::new());
+                drop(other.try_lock_now().await.unwrap().expect("it is free again"));
+            }
+        }
+    }
+    client.close().await;
+    assert_no_keys(&server.raw());
+}

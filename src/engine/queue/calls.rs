@@ -570,11 +570,13 @@ impl Name {
                 held.unsure.set(mode, 1);
                 held.retry_at = retry_at;
                 finish_all(tickets, &Err(Error::server(Some(self.text()), &text)));
+                self.end_overdue_entrants(state);
             }
             _ => {
                 held.unsure.set(mode, 1);
                 held.retry_at = retry_at;
                 held.tickets.extend(tickets.into_iter().map(|ticket| (mode, ticket)));
+                self.end_overdue_entrants(state);
             }
         }
     }

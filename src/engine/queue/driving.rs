@@ -417,6 +417,22 @@ impl Name {
         });
     }
 
+    /// Those whose wait is over, and who were to enter a hold when this call was through.
+    pub(super) fn end_overdue_entrants(&self, state: &mut State) {
+        let now = Moment::now();
+        let State { entrants, asking, .. } = state;
+        entrants.retain(|waiter| {
+            let over = waiter.request.is_over(now);
+            if over {
+                asking.remove(&waiter.request.owner.key());
+                let why = "no reply within the wait";
+                let error = Error::unavailable(Some(self.text()), why, false);
+                waiter.finish(Outcome::Failed(error));
+            }
+            !over
+        });
+    }
+
     /// A hold of ours that readers share keeps a writer of ours from asking, and those behind it:
     /// they have as much as seen the holder, and no call will tell them.
     pub(super) fn keep_writers_out(&self, state: &mut State, now: Moment) {

@@ -144,6 +144,11 @@ impl Held {
         taken.into_iter().map(|(_, ticket)| ticket).collect()
     }
 
+    /// Whether a call for it got no answer.
+    pub(super) fn is_unsure(&self) -> bool {
+        self.unsure != Counts::default()
+    }
+
     pub(super) fn is_behind(&self) -> bool {
         self.behind().is_some()
     }

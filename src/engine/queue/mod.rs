@@ -316,6 +316,19 @@ impl Name {
             // So it does here, if it is one of those that are told whether there is room.
             return;
         }
+        let leaving = state.holds.is_empty() && !state.flights.is_empty() && !fresh;
+        if !refused && queued && leaving && !kind.is_in_line() {
+            // Ours is being given back; then the head asks.
+            return self.ensure_driver(engine, &mut state);
+        }
+        if let Admission::Enter(at) = self.admission(&state, &waiter.request) {
+            // It waits for nobody: calls of ours go first, such as what a guard that was just
+            // dropped gives back. Should one of them fail, that ends this wait.
+            let entrant = state.entrants.iter().any(|other| Arc::ptr_eq(other, waiter));
+            if entrant && !dormant && !state.holds[at].is_unsure() {
+                return self.ensure_driver(engine, &mut state);
+            }
+        }
         if kind.is_in_line() && queued && !dormant && state.failures == 0 {
             // One last try; refused, it leaves the line.
             waiter.slot.lock().try_now = true;
