@@ -95,7 +95,11 @@ impl Name {
         }
         self.bring_out_entrants(&mut state);
         if self.recipe.kind.is_in_line() {
-            let (due, next) = self.next_in_line(&mut state, now);
+            // The end of a release wakes the driver.
+            let (due, next) = match self.may_ask(&state, Mode::Exclusive) {
+                true => self.next_in_line(&mut state, now),
+                false => (None, Moment::NEVER),
+            };
             if let Some(waiter) = due {
                 return Step::Spawn(self.ask(engine, &mut state, waiter));
             }

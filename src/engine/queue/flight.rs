@@ -104,6 +104,11 @@ impl Flight {
         matches!(self.kind, FlightKind::Fresh { .. })
     }
 
+    /// Whether it gives a hold back.
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self.kind, FlightKind::Final { .. })
+    }
+
     pub(super) fn is_of(&self, hold: &Arc<Hold>) -> bool {
         Arc::ptr_eq(self.kind.hold(), hold)
     }

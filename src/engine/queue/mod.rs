@@ -250,7 +250,8 @@ impl Name {
             return state.flights.is_empty() && !state.driven;
         }
         if self.recipe.kind.is_in_line() {
-            return true;
+            // What we give back goes first.
+            return !state.flights.iter().any(|flight| flight.is_final());
         }
         match mode {
             Mode::Exclusive => state.holds.is_empty() && state.flights.is_empty(),
