@@ -9,7 +9,7 @@ use crate::engine::queue::held::{Counts, Entry, Held};
 use crate::engine::queue::waiter::{Grant, Outcome, Tickets, Waiter, finish_all};
 use crate::engine::queue::{Echo, Name, State};
 use crate::engine::recipe::{Mode, Terms, Waiting};
-use crate::engine::renewal::{first_due, next_beat};
+use crate::engine::renewal::first_due;
 use crate::error::{Error, LostReason};
 use crate::lease::Moment;
 use crate::server::batch::{Call, CallResult};
@@ -26,9 +26,6 @@ const LONGEST_STAND_BACK: Duration = Duration::from_millis(5);
 /// The first pause of one that spins, and how often it doubles: up to 128 ms, as Redisson's does.
 const SHORTEST_SPIN: Duration = Duration::from_millis(1);
 const LONGEST_SPIN: u32 = 7;
-
-/// When the first of ours in a line looks after a release that somebody else was told of.
-const UNHEARD: Duration = Duration::from_secs(1);
 
 /// Who reads the answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,12 +50,6 @@ fn prepare(engine: &Engine, call: Call, in_doubt: bool) -> CallFuture {
         }
         batch.call(call).await
     })
-}
-
-/// When the first of ours in a line looks after a release of ours, if that is still to come.
-fn unheard(release: Moment, now: Moment) -> Moment {
-    let look = release.saturating_add(UNHEARD);
-    if now < look { look } else { Moment::NEVER }
 }
 
 /// The pause of one that spins, after so many refusals before this one. It grows exponentially,
@@ -330,61 +321,6 @@ impl Name {
         }
     }
 
-    /// Who may enter the newest hold does so, and wants none of its own any more.
-    fn bring_in_entrants(self: &Arc<Self>, engine: &Arc<Engine>, state: &mut State) {
-        state.sort_entrants(self.recipe.kind);
-        for inside in &state.entrants {
-            self.abandon_attempt(engine, inside);
-        }
-    }
-
-    /// Refused, but with a place in the line at the server.
-    fn stand_in_line(
-        self: &Arc<Self>,
-        engine: &Arc<Engine>,
-        state: &mut State,
-        hold: &Arc<Hold>,
-        waiter: &Arc<Waiter>,
-        ttl: Option<Duration>,
-    ) {
-        let now = Moment::now();
-        // What only looked has no place, unless the server took it for one that waits before.
-        let first = !hold.in_line.swap(true, Ordering::Relaxed);
-        hold.begin_anew();
-        let request = &waiter.request;
-        let mut slot = waiter.slot.lock();
-        slot.refused = true;
-        let cancelled = slot.cancelled;
-        if cancelled || request.is_over(now) {
-            slot.ear = None;
-            drop(slot);
-            hold.in_line.store(!(first && request.is_one_shot()), Ordering::Relaxed);
-            self.discard(engine, hold.clone());
-            return waiter.finish(Outcome::Refused);
-        }
-        let pause = self.pause_after_refusal(engine, state, ttl);
-        slot.next_try = now.saturating_add(pause);
-        let is_first = |other: &Arc<Waiter>| request.since <= other.request.since;
-        if state.queue.front().is_none_or(is_first) {
-            // We may have given it back since the server was asked.
-            slot.next_try = slot.next_try.min(unheard(state.last_release, now));
-        }
-        if hold.called.swap(false, Ordering::Relaxed) {
-            slot.heed_call(now);
-        }
-        slot.attempt = Some(hold.clone());
-        if first {
-            let beat = next_beat(now);
-            hold.set_due(beat);
-            engine.renewal.watch(engine, hold, beat);
-            if engine.waiting(&self.recipe) == Waiting::InLine {
-                slot.ear = Some(engine.attend(self, hold));
-            }
-        }
-        drop(slot);
-        self.wait_on(engine, state, waiter, false);
-    }
-
     /// What was waited for has come, and is not held: everyone here goes on.
     fn open(&self, state: &mut State, hold: &Arc<Hold>, waiter: &Arc<Waiter>) {
         hold.advance(Phase::Over);
@@ -397,7 +333,7 @@ impl Name {
     }
 
     /// How long the head sleeps, should nobody wake it.
-    fn pause_after_refusal(
+    pub(super) fn pause_after_refusal(
         &self,
         engine: &Engine,
         state: &mut State,
@@ -621,22 +557,6 @@ impl Name {
                 engine.settle_release(hold.clone(), Vec::new());
             }
             Released::Unknown => engine.settle_release(hold.clone(), tickets),
-        }
-    }
-
-    /// After a release, has the next of our own try.
-    fn call_first(&self, state: &mut State, result: &CallResult) {
-        if !self.recipe.kind.is_in_line() {
-            state.try_now = true;
-            return;
-        }
-        // The server tells the first in line. If nobody heard that, it may be the first of ours;
-        // if somebody did, ours looks in a while, should that message be lost.
-        let heard = matches!(result, Ok(Answer { code: 1.., .. }));
-        if let Some(first) = state.queue.iter().find(|waiter| !waiter.is_dormant()) {
-            let mut slot = first.slot.lock();
-            slot.try_now |= !heard;
-            slot.next_try = slot.next_try.min(unheard(state.last_release, state.last_release));
         }
     }
 

@@ -12,6 +12,7 @@ mod driving;
 mod flight;
 mod held;
 mod leaving;
+mod line;
 mod waiter;
 
 pub(crate) use calls::By;
