@@ -123,30 +123,45 @@ async fn a_long_wait_costs_few_tries() {
     assert!((4..=most).contains(&tries), "{tries} tries in {waited:?}, {most} at most");
 }
 
-/// I9: each wait begins with short pauses, whatever came before it.
+/// I9: after a grant the pauses begin anew, also for one that has waited behind it all the time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_begins_the_pauses_anew() {
-    let (rig, other) = (Rig::start().await, Client::connect);
-    let other = other(rig.server.url()).await.expect("the server is up");
-    let lock = rig.client.spin_lock("job");
-    for _ in 0..3 {
-        let theirs = soon(other.spin_lock("job").lock()).await.expect("free");
-        let refused = soon(lock.try_lock(Duration::from_millis(300), LONG)).await;
-        assert!(refused.expect("the server answers").is_none());
-        theirs.unlock().await.expect("it is held");
-        soon(lock.lock()).await.expect("free").unlock().await.expect("it is held");
+    let rig = Rig::with(|builder| builder.hand_over_window(Duration::ZERO)).await;
+    let (lock, peer) = (rig.client.spin_lock("job"), Redisson::connect(rig.server.port()));
+    for round in 0.. {
+        assert!(round < 8, "the peer never came in between");
+        assert_eq!(peer.try_lock("job", 1, 60_000), None);
+        let mut waiting =
+            [tokio::spawn(lock.lock()), tokio::spawn(lock.lock())].into_iter().collect();
+        eventually("the pauses have grown", async || tries(&rig.proxy, "job") >= 10).await;
+        peer.unlock("job", 1, 60_000);
+        let first = soon(one_of(&mut waiting)).await;
+        tokio::time::sleep(Duration::from_millis(300)).await; // makes a gap of 64 ms at least
+        first.unlock().await.expect("it is held");
+        if peer.try_lock("job", 1, 60_000).is_none() {
+            rig.proxy.forget_commands();
+            let since = Instant::now();
+            let five = async || tries(&rig.proxy, "job") >= 5;
+            eventually("five tries were made", five).await;
+            // After the gap of 128 ms at most; pauses that had grown would take 4 × 64 ms more.
+            let took = since.elapsed();
+            peer.unlock("job", 1, 60_000);
+            soon(one_of(&mut waiting)).await.unlock().await.expect("it is held");
+            assert!(took < Duration::from_millis(128) + SHORTEST_LAST_PAUSE * 3, "{took:?}");
+            break;
+        }
+        soon(one_of(&mut waiting)).await.unlock().await.expect("it is held");
     }
-    let theirs = soon(other.spin_lock("job").lock()).await.expect("free");
-    let (before, since) = (tries(&rig.proxy, "job"), Instant::now());
-    let waiting = tokio::spawn(lock.lock());
-    let five = async || tries(&rig.proxy, "job") >= before + 5;
-    eventually("five tries were made", five).await;
-    // Pauses that had grown already would take 4 × 64 ms; these take 15 ms.
-    let took = since.elapsed();
-    assert!(took < SHORTEST_LAST_PAUSE * 4, "{took:?}");
-    theirs.unlock().await.expect("it is held");
-    soon(waiting).await.expect("no panic").expect("free").unlock().await.expect("it is held");
     rig.assert_nothing_left().await;
+}
+
+type Waiting = futures::stream::FuturesUnordered<
+    tokio::task::JoinHandle<Result<leasehold::LockGuard, leasehold::Error>>,
+>;
+
+async fn one_of(waiting: &mut Waiting) -> leasehold::LockGuard {
+    let next = futures::StreamExt::next(waiting).await.expect("somebody waits");
+    next.expect("no panic").expect("it comes free")
 }
 
 /// I9: nobody can be told of a release, so the next of the same process does not follow at once: a

@@ -204,26 +204,24 @@ async fn a_try_waits_no_longer_than_it_may() {
 }
 
 /// Promise 2: our own releases wake our waiters by message, not by their timers.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn our_own_release_wakes_a_waiter_of_another_process() {
-    let capture = Capture::new();
-    let _recording = capture.install();
+    let (capture, name) = (Capture::global(), unique("told"));
     let rig = Rig::start().await;
     let other = rig.bystander().await;
-    let mut woken = 0;
     for _ in 0..5 {
-        let guard = soon(other.token_lock("job").lock()).await.expect("free");
+        let guard = soon(other.token_lock(&name).lock()).await.expect("free");
         rig.proxy.forget_commands();
-        let waiting = tokio::spawn(rig.client.token_lock("job").lock());
+        let waiting = tokio::spawn(rig.client.token_lock(&name).lock());
         rig.proxy.wait_for(acquiring(&rig), 2).await;
         eventually("it listens", async || subscriptions(&rig.raw) == 1).await;
         guard.unlock().await.expect("it is held");
         let guard = soon(waiting).await.expect("no panic").expect("free");
         guard.unlock().await.expect("it is held");
-        let acquired = capture.saying("acquired");
-        let by = acquired.last().expect("it was logged").field("woken_by").map(str::to_owned);
-        woken += usize::from(by.as_deref() == Some("message"));
     }
+    let acquired = capture.saying("acquired");
+    let ours = acquired.iter().filter(|event| event.field("lock") == Some(&*name));
+    let woken = ours.filter(|event| event.field("woken_by") == Some("message")).count();
     // One may fall together with the timer.
     assert!(woken >= 3, "{woken} of 5 were woken by a message");
     rig.assert_nothing_left().await;
@@ -294,10 +292,12 @@ mod nesting {
         let error = branch.expect_err("the branch around it holds the lock");
         assert_eq!(error.kind(), ErrorKind::ConcurrentOwner, "{error}");
         guard.unlock().await.expect("it is held");
+        let under_way = rig.proxy.hold_command(acquiring(&rig));
         let mut first = Box::pin(lock.lock());
         assert!(poll!(&mut first).is_pending());
         let error = soon(lock.lock()).await.expect_err("the first still asks");
         assert_eq!(error.kind(), ErrorKind::ConcurrentOwner, "{error}");
+        under_way.release();
         soon(first).await.expect("free").unlock().await.expect("it is held");
         rig.assert_nothing_left().await;
     }
