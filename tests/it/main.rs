@@ -7,6 +7,7 @@ mod support_itself;
 
 mod api;
 mod cancellation;
+mod contract;
 mod exclusion;
 mod fair_lock;
 mod family;
