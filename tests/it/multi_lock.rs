@@ -133,7 +133,7 @@ async fn what_is_refused_gives_everything_back() {
     eventually("the first is free", async || !rig.holds(&rig.first)).await;
     let short = Duration::from_millis(50);
     assert!(both.try_lock_for(short).await.expect("an answer").is_none());
-    assert!(both.try_with(short, short, |_| async {}).await.expect("an answer").is_none());
+    assert!(both.try_with(short, Lease::Renewed, |_| async {}).await.expect("an answer").is_none());
     eventually("the first is free", async || !rig.holds(&rig.first)).await;
     taken.unlock().await.expect("it was held");
     assert!(both.try_lock_now().await.expect("an answer").is_some());

@@ -55,9 +55,13 @@ impl Servers {
         let mut clients = Vec::new();
         for url in urls {
             let builder = Client::builder(url).expect("a URL").watchdog(Duration::from_secs(2));
-            let builder = builder.command_timeout(Duration::from_millis(400));
-            let builder = builder.patience(Duration::from_secs(1));
-            clients.push(soon(builder.connect()).await.expect("the server is up"));
+            let builder = builder.command_timeout(Duration::from_secs(1));
+            let builder = builder.patience(Duration::from_secs(2));
+            let client = soon(builder.connect()).await.expect("the server is up");
+            // Else the first reply would be NOSCRIPT, and no fault would hit a call that ran.
+            let warm = soon(client.lock("warm").lock()).await.expect("it is free");
+            warm.unlock().await.expect("it is held");
+            clients.push(client);
         }
         Process { clients, name: self.name.clone() }
     }
@@ -89,7 +93,8 @@ impl Process {
     }
 
     fn of(&self, lock: impl Fn(&Client) -> Lock) -> RedLock {
-        RedLock::new(self.clients.iter().map(lock)).node_timeout(Duration::from_millis(400))
+        // Longer than this machine may stall.
+        RedLock::new(self.clients.iter().map(lock)).node_timeout(Duration::from_secs(2))
     }
 
     async fn try_now(&self) -> Option<JointGuard> {
@@ -179,12 +184,14 @@ async fn late_grants_are_given_back_on_every_server() {
     let process = servers.process().await;
     let late = servers.proxies[1..].iter().map(|proxy| proxy.hold_reply(acquiring(&servers.name)));
     let late: Vec<_> = late.collect();
-    let error = soon(process.red().try_lock_now()).await.expect_err("no majority answers");
+    let red = process.red().node_timeout(Duration::from_millis(300));
+    let error = soon(red.try_lock_now()).await.expect_err("no majority answers");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     for reply in &late {
-        reply.held().await;
-        reply.release();
+        soon(reply.held()).await;
     }
+    assert_eq!(servers.held_on(1..3), 2, "they were granted");
+    late.iter().for_each(|reply| reply.release());
     servers.assert_nothing_left(vec![process], 0..3).await;
 }
 
@@ -200,6 +207,7 @@ async fn a_dropped_attempt_gives_everything_back() {
     for reply in &late {
         soon(reply.held()).await;
     }
+    assert_eq!(servers.held_on(1..3), 2, "they were granted");
     asking.abort();
     late.iter().for_each(|reply| reply.release());
     servers.assert_nothing_left(vec![process], 0..3).await;

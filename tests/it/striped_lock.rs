@@ -135,7 +135,11 @@ async fn any_waits_for_whichever_comes_free_and_leaves_the_other_queues() {
     let short = Duration::from_millis(50);
     assert!(striped.try_any_for(short).await.expect("an answer").is_none());
     assert!(
-        striped.try_with_any(short, short, async |_, _| {}).await.expect("an answer").is_none()
+        striped
+            .try_with_any(short, Lease::Renewed, async |_, _| {})
+            .await
+            .expect("an answer")
+            .is_none()
     );
     let waiting = tokio::spawn(async move { striped.any().await.map(StripeGuard::detach) });
     eventually("it waits", async || subscriptions(&rig.raw) == 4).await;
@@ -176,10 +180,13 @@ async fn any_that_is_dropped_leaves_nothing() {
     let rig = Rig::start().await;
     let proxy = Proxy::start(rig._server.port());
     let client = Client::connect(proxy.url()).await.expect("the server is up");
+    // Else the first reply would be NOSCRIPT, and nothing would have been granted.
+    drop(client.lock("warm").lock().await.expect("it is free"));
     let reply = proxy.hold_reply(acquiring(&format!("{}:0", rig.name)));
     let striped = client.striped_lock(&rig.name, 1);
     let asking = tokio::spawn(async move { striped.any().await });
     soon(reply.held()).await;
+    assert_eq!(rig.held(1).len(), 1, "it was granted");
     asking.abort();
     reply.release();
     eventually("it is given back", async || rig.held(1).is_empty()).await;
