@@ -251,7 +251,7 @@ async fn a_body_is_dropped_when_a_lock_is_lost() {
         raw.cmd(&["DEL", &rig.second]).ok();
         pending::<()>().await;
     };
-    let error = soon(both.with(|held| body(held))).await.expect_err("one of them is lost");
+    let error = soon(both.with(body)).await.expect_err("one of them is lost");
     assert_eq!(error.kind(), ErrorKind::LeaseLost(LostReason::Removed));
     rig.assert_nothing_left().await;
 }

@@ -347,7 +347,7 @@ async fn a_body_is_dropped_when_the_majority_is_lost() {
         }
         pending::<()>().await;
     };
-    let error = soon(process.red().with(|held| body(held))).await.expect_err("it is lost");
+    let error = soon(process.red().with(body)).await.expect_err("it is lost");
     assert_eq!(error.kind(), ErrorKind::LeaseLost(LostReason::Removed));
     servers.assert_nothing_left(vec![process], 0..3).await;
 }
