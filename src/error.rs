@@ -31,6 +31,8 @@ impl fmt::Display for LostReason {
     }
 }
 
+impl std::error::Error for LostReason {}
+
 /// What the server refused a command for.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
