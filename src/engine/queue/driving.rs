@@ -206,7 +206,7 @@ impl Name {
     }
 
     /// Those who waited to enter a hold that is gone queue for one of their own.
-    fn bring_out_entrants(&self, state: &mut State) {
+    pub(super) fn bring_out_entrants(&self, state: &mut State) {
         let entrants = std::mem::take(&mut state.entrants);
         for waiter in entrants.into_iter().rev() {
             let inside =

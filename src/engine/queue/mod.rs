@@ -297,6 +297,8 @@ impl Name {
     /// The wait is over. The acquisition may still be settled by a call that is under way.
     pub(crate) fn give_up(self: &Arc<Self>, engine: &Arc<Engine>, waiter: &Arc<Waiter>) {
         let mut state = self.state.lock();
+        // The driver does so too, but may not have come to it since it sent off a last release.
+        self.bring_out_entrants(&mut state);
         if waiter.slot.lock().outcome.is_some() {
             return;
         }
