@@ -136,7 +136,8 @@ impl JointGuard {
     /// Gives all back at once and waits until they are free.
     ///
     /// Of a red lock only a majority is waited for: a dead server delays nothing, and is told as
-    /// soon as it answers, until its lease would have ended anyway.
+    /// soon as it answers, until its lease would have ended anyway. Only where it was one of a bare
+    /// majority this waits for it, as [`Lock::unlock`] does.
     ///
     /// # Errors
     ///

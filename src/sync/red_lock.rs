@@ -203,7 +203,7 @@ impl RedLock {
     /// # Errors
     ///
     /// As above; [`Unavailable`](crate::ErrorKind::Unavailable) if no majority of the servers said
-    /// anything in the last round. It lasts one [`node_timeout`](RedLock::node_timeout) longer than
+    /// anything in the last round. It lasts two [node timeouts](RedLock::node_timeout) longer than
     /// `wait` at most.
     ///
     /// # Cancel safety
