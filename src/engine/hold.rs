@@ -179,6 +179,10 @@ impl Hold {
         self.stands.load(Ordering::Acquire)
     }
 
+    pub(crate) fn stands_in(&self, mode: Mode) -> bool {
+        self.stands() & u64::from(bit(mode)) != 0
+    }
+
     /// The same for a script: which of `r` and `w` must be there.
     pub(crate) fn stands_text(&self) -> &'static str {
         match self.stands() & 3 {

@@ -458,17 +458,26 @@ impl Lock {
         let recipe = self.recipe()?;
         let engine = self.shared.engine();
         let field = holder.map_or("", Holder::as_str);
+        // Known before: what was granted meanwhile may have been granted by this very release.
+        let name = engine.known_name(recipe);
+        let concerned = name.iter().flat_map(|name| name.standing(self.mode));
+        let concerned = concerned.filter(|hold| holder.is_none_or(|h| h.as_str() == &*hold.field));
+        let concerned: Vec<_> = concerned.collect();
         let (code, texts) = engine.force_release(recipe, self.mode, field).await?;
         let text = texts.first().map_or("", String::as_str);
         if code == -2 {
             return Err(Error::server(Some(&recipe.keys.lock), text));
         }
-        if let Some(name) = engine.known_name(recipe) {
-            for hold in name.standing(self.mode) {
-                if holder.is_none_or(|holder| holder.as_str() == &*hold.field) {
-                    name.lose(engine, &hold, LostReason::Removed);
-                }
+        for hold in concerned {
+            // A writer that reads as well is no reader to the server: it is left alone.
+            if code != -1 || self.mode == Mode::Exclusive || !hold.stands_in(Mode::Exclusive) {
+                hold.name.clone().lose(engine, &hold, LostReason::Removed);
             }
+        }
+        // What was granted meanwhile, or by a call that the server had before: have it looked at.
+        for hold in engine.known_name(recipe).iter().flat_map(|name| name.standing(self.mode)) {
+            hold.set_due(Moment::now());
+            engine.renewal.watch(engine, &hold, Moment::now());
         }
         if code == -4 {
             return Err(Error::not_announced(&recipe.keys.lock, text));
