@@ -164,7 +164,8 @@ impl Name {
             // From here on nothing renews it.
             hold.advance(Phase::Ending);
             let held = state.holds.swap_remove(at);
-            FlightKind::Final { hold, tickets, _counted: held.counted }
+            let resent = held.unsure.of(mode) > 0;
+            FlightKind::Final { hold, mode, resent, tickets, _counted: held.counted }
         } else {
             FlightKind::Lower { hold, mode, count, tickets }
         };
@@ -195,9 +196,9 @@ impl Name {
                 let tickets = std::mem::take(&mut *tickets.lock());
                 self.lowered(engine, &mut state, hold, *mode, *count, tickets, result);
             }
-            FlightKind::Final { hold, tickets, .. } => {
+            FlightKind::Final { hold, resent, tickets, .. } => {
                 let tickets = std::mem::take(&mut *tickets.lock());
-                self.given_back(engine, &mut state, hold, tickets, result);
+                self.given_back(engine, &mut state, hold, *resent, tickets, result);
             }
         }
         self.look(engine, state);
@@ -484,6 +485,10 @@ impl Name {
         let held = &mut state.holds[at];
         let retry_at = Moment::now().saturating_add(Duration::from_millis(50));
         match read(result) {
+            Read::Refused { ttl: None, holder: text } if count == 0 => {
+                Self::is_lowered(state, at, mode, count);
+                finish_all(tickets, &Err(Error::not_announced(self.text(), &text)));
+            }
             // Of the last release in one mode the server says that it is done, not what is kept.
             Read::Refused { .. } if count == 0 => {
                 Self::is_lowered(state, at, mode, count);
@@ -533,6 +538,7 @@ impl Name {
         engine: &Arc<Engine>,
         state: &mut State,
         hold: &Arc<Hold>,
+        resent: bool,
         tickets: Tickets,
         result: CallResult,
     ) {
@@ -545,7 +551,7 @@ impl Name {
             let told = *told;
             self.let_others_go_first(engine, state, hold, told as u64, now);
         }
-        match released(self.text(), hold, result, false) {
+        match released(self.text(), hold, result, resent) {
             Released::Yes(result) => {
                 engine.settle(&self.recipe, hold.id);
                 finish_all(tickets, &result);

@@ -93,7 +93,7 @@ impl Name {
             let offered = held.entries.iter().any(|entry| entry.offered.is_some());
             busy |= behind || offered;
         }
-        self.bring_out_entrants(&mut state);
+        self.bring_out_entrants(&mut state, now);
         if self.recipe.kind.is_in_line() {
             // The end of a release wakes the driver.
             let (due, next) = match self.may_ask(&state, Mode::Exclusive) {
@@ -197,7 +197,7 @@ impl Name {
             return state.holds.is_empty();
         }
         // One try at a time, until it is let in: then those behind it come all at once.
-        let asking = state.flights.iter().any(|flight| flight.waiter().is_some());
+        let asking = state.flights.iter().any(|flight| flight.is_fresh());
         let mode = head.request.mode;
         let waits = asking && state.surge == 0;
         !waits
@@ -206,15 +206,23 @@ impl Name {
     }
 
     /// Those who waited to enter a hold that is gone queue for one of their own.
-    pub(super) fn bring_out_entrants(&self, state: &mut State) {
+    pub(super) fn bring_out_entrants(&self, state: &mut State, now: Moment) {
         let entrants = std::mem::take(&mut state.entrants);
-        for waiter in entrants.into_iter().rev() {
-            let inside =
-                |held: &Held| held.entries.is_empty() || held.is_around(&waiter.request.owner);
-            if state.holds.iter().any(inside) {
-                state.entrants.push_front(waiter);
-            } else {
-                state.queue.push_front(waiter);
+        for waiter in entrants {
+            match self.admission(state, &waiter.request) {
+                Admission::Enter(_) | Admission::Never(_) | Admission::Wait { inside: true } => {
+                    state.entrants.push_back(waiter);
+                }
+                Admission::Ask => state.put_back(waiter),
+                // Another hold of ours keeps it out, and no call will tell it.
+                Admission::Wait { inside: false } if waiter.request.is_over(now) => {
+                    state.asking.remove(&waiter.request.owner.key());
+                    waiter.finish(Outcome::Refused);
+                }
+                Admission::Wait { inside: false } => {
+                    waiter.slot.lock().refused = true;
+                    state.put_back(waiter);
+                }
             }
         }
     }
@@ -492,7 +500,13 @@ impl Name {
         held.update_renewal();
         for waiter in revoked {
             tracing::debug!(lock = %engine.shown(self), "nobody took the grant; it goes back");
-            state.put_back(waiter);
+            if state.holds[at].is_around(&waiter.request.owner) {
+                // It was nested, and waits for no end of what it is nested in.
+                state.asking.insert(waiter.request.owner.key(), waiter.request.at);
+                state.entrants.push_front(waiter);
+            } else {
+                state.put_back(waiter);
+            }
         }
         next
     }

@@ -37,8 +37,8 @@ pub(super) enum FlightKind {
     Enter { hold: Arc<Hold>, waiter: Arc<Waiter>, count: u32 },
     /// Brings the server's count in one mode down to that of the entries.
     Lower { hold: Arc<Hold>, mode: Mode, count: u32, tickets: Mutex<Tickets> },
-    /// Gives the hold back.
-    Final { hold: Arc<Hold>, tickets: Mutex<Tickets>, _counted: Counted },
+    /// Gives the hold back, in the last mode it stands in; `resent` if that was sent before.
+    Final { hold: Arc<Hold>, mode: Mode, resent: bool, tickets: Mutex<Tickets>, _counted: Counted },
 }
 
 impl FlightKind {
@@ -113,9 +113,15 @@ impl Flight {
         Arc::ptr_eq(self.kind.hold(), hold)
     }
 
-    /// Whether it concerns a hold that stands alone, or shall.
+    /// Whether it takes or gives back what keeps everybody else out.
     pub(super) fn is_exclusive(&self) -> bool {
-        self.kind.hold().is_exclusive()
+        let mode = match &self.kind {
+            FlightKind::Fresh { waiter, .. } | FlightKind::Enter { waiter, .. } => {
+                waiter.request.mode
+            }
+            FlightKind::Lower { mode, .. } | FlightKind::Final { mode, .. } => *mode,
+        };
+        mode == Mode::Exclusive
     }
 
     /// Whether the engine sees it through, no more its caller.

@@ -90,22 +90,46 @@ pub(super) enum MayEnter {
 
 impl Held {
     pub(super) fn may_enter(&self, request: &Request) -> MayEnter {
+        let mut inside = self.entries.is_empty();
         for entry in &self.entries {
             if !request.owner.is_within(entry.owner) {
+                // Beside readers a reader need not be within: it is enough that it is in the hold.
+                if entry.mode == Mode::Shared && request.mode == Mode::Shared {
+                    continue;
+                }
                 return MayEnter::NotYet;
             }
+            inside = true;
             if let Some(context) = entry.context.as_ref().filter(|_| request.owner.is_default()) {
                 if !context.is(&request.context) {
                     return MayEnter::Never(entry.at);
                 }
             }
         }
-        MayEnter::Yes
+        if inside { MayEnter::Yes } else { MayEnter::NotYet }
+    }
+
+    /// Where what this request wants alone is held by its own line, which only reads.
+    pub(super) fn keeps_from_writing(
+        &self,
+        request: &Request,
+    ) -> Option<&'static Location<'static>> {
+        if request.mode == Mode::Shared || self.is_exclusive() {
+            return None;
+        }
+        let own = self.entries.iter().rfind(|entry| request.owner.is_within(entry.owner));
+        own.map(|entry| entry.at)
     }
 
     /// Whether somebody of this owner's line is inside.
     pub(super) fn is_around(&self, owner: &Owner) -> bool {
         self.entries.iter().any(|entry| owner.is_within(entry.owner))
+    }
+
+    /// Whether somebody of this owner's line is inside in this mode.
+    pub(super) fn is_around_in(&self, owner: &Owner, mode: Mode) -> bool {
+        let inside = |entry: &Entry| entry.mode == mode && owner.is_within(entry.owner);
+        self.entries.iter().any(inside)
     }
 
     /// How many entries it has in a mode.

@@ -259,13 +259,14 @@ impl Name {
         let error = Error::lost(self.text(), reason);
         let tickets = held.tickets.into_iter().map(|(_, ticket)| ticket).collect();
         finish_all(tickets, &Err(error.clone()));
-        // Who wanted to go further in has lost what was around it.
+        // Who wanted to go further in has lost what was around it. Others only waited for us to give
+        // it back.
         let around = |waiter: &Waiter| {
             let inside = |entry: &Entry| waiter.request.owner.is_within(entry.owner);
-            held.entries.is_empty() || held.entries.iter().any(inside)
+            held.entries.iter().any(inside)
         };
         for waiter in std::mem::take(&mut state.entrants) {
-            if !around(&waiter) && !state.holds.is_empty() {
+            if !around(&waiter) {
                 state.entrants.push_back(waiter);
                 continue;
             }

@@ -209,10 +209,11 @@ impl Name {
         if !kind.owned {
             return Admission::Ask;
         }
-        let mut verdict = Admission::Ask;
+        let (mut verdict, mut leaving) = (Admission::Ask, None);
         for (at, held) in state.holds.iter().enumerate() {
             // One that all have left makes way; who shares need not wait for that.
-            if held.entries.is_empty() && !held.is_exclusive() && request.mode == Mode::Shared {
+            if held.entries.is_empty() && !held.is_exclusive() {
+                leaving = leaving.or(Some(at).filter(|_| request.mode == Mode::Exclusive));
                 continue;
             }
             match held.may_enter(request) {
@@ -232,6 +233,10 @@ impl Name {
                 }
                 MayEnter::NotYet => {
                     let inside = kind.reenters && held.is_around(&request.owner);
+                    if let Some(there) = held.keeps_from_writing(request).filter(|_| inside) {
+                        let error = Error::own_hold(self.text(), request.at, there, true);
+                        return Admission::Never(error);
+                    }
                     let alone = held.is_exclusive() || request.mode == Mode::Exclusive;
                     if inside || alone && !kind.is_in_line() {
                         verdict = Admission::Wait { inside };
@@ -242,7 +247,10 @@ impl Name {
                 }
             }
         }
-        verdict
+        match leaving {
+            Some(at) if matches!(verdict, Admission::Ask) => Admission::Enter(at),
+            _ => verdict,
+        }
     }
 
     /// Whether a fresh hold may be asked for beside what stands here and is under way.
@@ -298,7 +306,7 @@ impl Name {
     pub(crate) fn give_up(self: &Arc<Self>, engine: &Arc<Engine>, waiter: &Arc<Waiter>) {
         let mut state = self.state.lock();
         // The driver does so too, but may not have come to it since it sent off a last release.
-        self.bring_out_entrants(&mut state);
+        self.bring_out_entrants(&mut state, Moment::now());
         if waiter.slot.lock().outcome.is_some() {
             return;
         }
@@ -315,14 +323,12 @@ impl Name {
             // Whatever the call under way is told about the lock answers this one as well.
             return;
         }
-        let fresh = state.flights.iter().any(|flight| flight.is_fresh());
-        if !refused && queued && fresh && kind.is_parallel() && !kind.is_in_line() {
-            // So it does here, if it is one of those that are told whether there is room.
-            return;
-        }
-        let leaving = state.holds.is_empty() && !state.flights.is_empty() && !fresh;
-        if !refused && queued && leaving && !kind.is_in_line() {
-            // Ours is being given back; then the head asks.
+        let first = state.queue.iter().find(|other| !other.is_dormant());
+        let seen = first.is_some_and(|first| first.slot.lock().refused);
+        if !refused && queued && !seen && !state.flights.is_empty() && !kind.is_in_line() {
+            // So it does here, if it is one of those that are told whether there is room; after any
+            // other call, such as one that gives back what is ours, the head asks.
+            state.try_now = true;
             return self.ensure_driver(engine, &mut state);
         }
         if let Admission::Enter(at) = self.admission(&state, &waiter.request) {
@@ -444,7 +450,7 @@ impl Name {
         let mut state = self.state.lock();
         // A lost hold without a guard has been told about by this answer.
         let _ = self.untold_loss(engine, &mut state, owner);
-        let around = state.holds.iter().filter(|held| held.is_around(owner));
+        let around = state.holds.iter().filter(|held| held.is_around_in(owner, mode));
         around.map(|held| held.entered(mode)).sum()
     }
 
