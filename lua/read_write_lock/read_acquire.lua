@@ -76,7 +76,8 @@ local function acquire(lock, timeouts, lease_ms, owner, count, stands)
   if text_of(ttl) then return -2, text_of(ttl) end
   local mode, held, writes
   if ttl ~= -2 then
-    local fields = redis.pcall('HMGET', lock, 'mode', owner, owner .. ':write')
+    local write = owner .. ':write'
+    local fields = redis.pcall('HMGET', lock, 'mode', owner, write)
     if text_of(fields) then return -2, text_of(fields) end
     mode, held, writes = fields[1], fields[2], fields[3]
     if mode ~= 'read' and mode ~= 'write' then

@@ -64,7 +64,8 @@ local function renew(lock, timeouts, lease_ms, owner, stands)
   if not lease_ms or lease_ms % 1 ~= 0 or lease_ms < 1 or lease_ms > LONGEST_MS then
     return -2, 'ERR lease_ms is not a whole number from 1 to ' .. LONGEST_MS
   end
-  local fields = redis.pcall('HMGET', lock, owner, owner .. ':write')
+  local write = owner .. ':write'
+  local fields = redis.pcall('HMGET', lock, owner, write)
   if text_of(fields) then return -2, text_of(fields) end
   local reads, writes = fields[1], fields[2]
   if not reads and (not writes or string.find(stands, 'r', 1, true)) then return -1 end
