@@ -21,6 +21,7 @@ mod multi_lock;
 mod outages;
 mod owners;
 mod patience;
+mod read_write_lock;
 mod red_lock;
 mod reentry;
 mod refusals;
