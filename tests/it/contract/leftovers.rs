@@ -1,5 +1,5 @@
 //! When all is over nothing is left: in Redis, of a process that died, and in memory.
-use std::{any::type_name, env, process::Stdio, sync::Arc, time::Duration};
+use std::{any::type_name, env, path::Path, process::Stdio, sync::Arc, time::Duration};
 
 use leasehold::Client;
 use tokio::{process::Command, runtime::Handle};
@@ -59,7 +59,10 @@ fn other_process<S: Synchronizer>(setup: &Setup) -> tokio::process::Child {
     let module = module_path!().split_once("::").map_or("", |(_, inside)| inside);
     let test = module.replace("leftovers", "the_process_that_is_killed");
     let order = format!("{} {} {}", type_name::<S>(), setup.server.port(), setup.name);
-    Command::new(env::current_exe().expect("a test has a program"))
+    // By this name it is there even if it is being built anew.
+    let running = Path::new("/proc/self/exe");
+    let path = env::current_exe().expect("a test has a program");
+    Command::new(if running.exists() { running } else { &path })
         .args(["--exact", &test])
         .env(ORDER, order)
         .stdout(Stdio::null())
