@@ -90,16 +90,44 @@ impl Client {
 ///
 /// What a [`Lock`] promises, and:
 ///
-/// * Readers do not exclude each other; a writer excludes everyone but itself.
+/// * Readers do not exclude each other, nor do [scopes](crate::Owner::scope) that read inside one
+///   hold; a writer excludes everyone but itself.
 /// * Each reader has a lease of its own, which no other reader or writer shortens, and none is kept
-///   alive by others: who dies while reading is in a writer's way for one lease at most.
+///   alive by others: who dies while reading is in a writer's way for one lease at most. (If a
+///   reader of another process with a longer lease leaves meanwhile, the writer may look again only
+///   when that lease would have ended, or the client's
+///   [`fallback_cap`](crate::Builder::fallback_cap) is over.)
 /// * A writer may read as well, and keeps reading when it gives the write lock back (a downgrade);
 ///   waiting readers are woken then.
 /// * A reader cannot become a writer: it would wait for itself. Asking for it is
-///   [`OwnHold`](crate::ErrorKind::OwnHold).
+///   [`OwnHold`](crate::ErrorKind::OwnHold), at once, also for the scopes inside a reader.
 /// * Within a process, who came first goes first: readers that come after a waiting writer wait
-///   behind it. Between processes there is no such order, as in Redisson: readers of others may keep
-///   a writer out for as long as they overlap.
+///   behind it, unless they enter a hold that is there already. Between processes there is no such
+///   order.
+///
+/// # Two halves of one hold
+///
+/// What an owner reads with inside its own write lock belongs to the same hold: it is renewed with
+/// it, stands for as long as the longest of its leases, and is lost with it, whichever half was
+/// taken away. Halves may be given back in any order; giving back the reading changes nothing for
+/// the writer. Each half counts for itself, up to 5 000 times:
+/// [`hold_count`](Lock::hold_count), [`is_held_by_me`](Lock::is_held_by_me) and
+/// [`holder`](Lock::holder) are about one half.
+///
+/// [`force_unlock`](Lock::force_unlock) of the write half takes what the writer reads with, too.
+/// That of the read half takes the lock from readers; while somebody writes it does nothing and is
+/// `false`, as in Redisson.
+///
+/// # Why writers cannot be preferred
+///
+/// Readers of other processes may keep a writer out for as long as they overlap, as in Redisson,
+/// and there is no setting against that. What is shared with Redisson has no place to say that a
+/// writer waits, and Java's readers would not look for one. The one thing that can be seen, how
+/// many listen to the lock's channel, is a hint at best: those may be readers, a cluster counts the
+/// listeners of one node only, and it would cost each contended read a call more. Where a writer
+/// must get in soon, keep reads short, or have readers pass through a
+/// [`fair_lock`](Client::fair_lock): they take it and give it back before they read, and the writer
+/// holds it while it waits.
 ///
 /// # Redis
 ///
