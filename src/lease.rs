@@ -107,7 +107,9 @@ impl Moment {
 /// One moment on both clocks. std's stands still while the machine sleeps; then it is taken anew.
 fn anchor() -> (Moment, Instant) {
     static ANCHOR: Mutex<Option<(Moment, Instant)>> = Mutex::new(None);
-    let now = (Moment::now(), Instant::now());
+    // In this order: should the thread be stopped in between, no deadline is told too late.
+    let instant = Instant::now();
+    let now = (Moment::now(), instant);
     let mut anchor = ANCHOR.lock();
     let (moment, instant) = anchor.get_or_insert(now);
     let apart = moment.until(now.0).abs_diff(now.1.saturating_duration_since(*instant));
