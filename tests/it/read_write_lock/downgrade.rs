@@ -32,6 +32,22 @@ async fn a_downgrade_lets_readers_in_and_keeps_writers_out() {
     }
 }
 
+/// I9: readers of the writer's own process need no message for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_downgrade_lets_readers_of_the_process_in_without_a_message() {
+    let setup = Setup::start().await;
+    setup.rig.proxy.eat_messages(true);
+    let (read, write) = setup.ours();
+    let writing = locked(&write).await;
+    let reading = locked(&read).await;
+    let waiting = tokio::spawn(asked(&setup.ours().0).await);
+    eventually("it listens", async || crate::support::subscriptions(&setup.rig.raw) > 0).await;
+    given_back(writing).await;
+    drop(granted(waiting).await);
+    drop(reading);
+    setup.assert_nothing_left().await;
+}
+
 /// I14: when the reading goes first, nobody comes in before the writer goes too.
 #[tokio::test(flavor = "multi_thread")]
 async fn giving_back_the_reading_first_lets_nobody_in() {

@@ -7,12 +7,15 @@ use tokio::{
     task::{JoinSet, yield_now},
 };
 
-use super::{LONG, NAME, Setup, asked, assert_refused, given_back, locked};
+use super::{LONG, NAME, Setup, asked, assert_refused, given_back, granted, locked};
 use crate::{
     rig::soon,
     support::{
-        assert_no_keys, blocking, history::History, redisson_read_write::RedissonReadWrite,
-        server::RedisServer,
+        assert_no_keys, blocking, eventually,
+        history::History,
+        redisson_read_write::RedissonReadWrite,
+        server::{ClusterSetup, RedisServer},
+        subscriptions,
     },
 };
 
@@ -253,4 +256,32 @@ async fn scopes_inside_a_hold_read_side_by_side() {
     soon(async { tokio::join!(reader, writer) }).await;
     given_back(outer).await;
     setup.assert_nothing_left().await;
+}
+
+/// I9, I14: in a cluster, all keys of a lock are on one node, and so are its messages.
+#[tokio::test(flavor = "multi_thread")]
+async fn both_halves_work_in_a_cluster() {
+    let cluster = blocking(ClusterSetup::start).await;
+    let client = soon(Client::connect(cluster.url())).await.unwrap();
+    let other = soon(Client::connect(cluster.url())).await.unwrap();
+    let hour = Duration::from_secs(3600);
+    for name in ["a", "b", "c", "{tag}:1", "x{tag}", "a{b}c{d}"] {
+        let (ours, theirs) = (client.read_write_lock(name), other.read_write_lock(name));
+        let writing = soon(ours.write().lock_with(hour)).await.unwrap();
+        let reading = soon(ours.read().lock_with(hour)).await.unwrap();
+        let reader = tokio::spawn(theirs.read().lock_with(hour));
+        eventually("it listens", async || {
+            cluster.nodes.iter().any(|node| subscriptions(&node.raw()) > 0)
+        })
+        .await;
+        given_back(writing).await;
+        let reader = granted(reader).await;
+        let writer = tokio::spawn(theirs.write().lock_with(hour));
+        given_back(reading).await;
+        given_back(reader.detach()).await;
+        given_back(granted(writer).await).await;
+    }
+    client.close().await;
+    other.close().await;
+    cluster.nodes.iter().for_each(|node| assert_no_keys(&node.raw()));
 }
