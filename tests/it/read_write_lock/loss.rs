@@ -12,6 +12,9 @@ use crate::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// A name, and what takes a lock from the holder of this field.
+type Removal<'a> = (&'a str, &'a dyn Fn(&str));
+
 /// Asserts that a hold is not lost for so long.
 async fn assert_kept(guard: &LockGuard, time: Duration) {
     let lost = timeout(time, guard.lost()).await;
@@ -97,7 +100,7 @@ async fn a_writer_that_reads_is_told_that_either_half_was_taken() {
     let peer = RedissonReadWrite::connect(setup.rig.server.port());
     let raw = setup.rig.server.raw();
     let by_peer = || assert!(peer.force_unlock(NAME, "write"));
-    let removals: [(&str, &dyn Fn(&str)); 5] = [
+    let removals: [Removal<'_>; 5] = [
         ("FLUSHALL", &|_| drop(raw.cmd(&["FLUSHALL"]).ok())),
         ("DEL", &|_| drop(raw.cmd(&["DEL", NAME]).ok())),
         ("Java's forceUnlock", &|_| by_peer()),

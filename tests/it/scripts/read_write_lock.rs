@@ -315,7 +315,7 @@ mod inspect {
         let raw = server.raw();
         let rw = Rw { raw: &raw, lock: "l" };
         let nobody = |mode| assert!(rw.inspect(mode).is(-1), "{mode}");
-        ["read", "write"].map(nobody);
+        ["read", "write"].into_iter().for_each(nobody);
         assert_no_keys(&raw);
         assert!(rw.read(LEASE, A, "1").is(0));
         assert!(rw.read(LEASE, A, "2").is(0));
