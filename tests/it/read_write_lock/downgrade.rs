@@ -36,12 +36,16 @@ async fn a_downgrade_lets_readers_in_and_keeps_writers_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_downgrade_lets_readers_of_the_process_in_without_a_message() {
     let setup = Setup::start().await;
-    setup.rig.proxy.eat_messages(true);
     let (read, write) = setup.ours();
-    let writing = locked(&write).await;
-    let reading = locked(&read).await;
-    let waiting = tokio::spawn(asked(&setup.ours().0).await);
+    let theirs = locked(&setup.theirs().1).await;
+    let writing = tokio::spawn(asked(&write).await);
     eventually("it listens", async || crate::support::subscriptions(&setup.rig.raw) > 0).await;
+    // Refused, it would look again in half a minute.
+    given_back(theirs).await;
+    let writing = granted(writing).await;
+    let reading = locked(&read).await;
+    setup.rig.proxy.eat_messages(true);
+    let waiting = tokio::spawn(asked(&setup.ours().0).await);
     given_back(writing).await;
     drop(granted(waiting).await);
     drop(reading);
