@@ -11,7 +11,8 @@ use crate::{
     support::{eventually, server::Raw},
 };
 
-const KILLED_MS: u64 = 2_000;
+/// The watchdog of those who are killed.
+pub const KILLED_MS: u64 = 2_000;
 
 #[tokio::test]
 async fn javas_force_unlock_is_told_to_the_holder_in_rust() {
@@ -92,7 +93,7 @@ async fn a_lock_of_a_killed_jvm_is_free_within_its_lease() {
 #[tokio::test]
 async fn a_lock_of_a_killed_rust_process_is_free_within_its_lease() {
     let pair = Pair::start().await;
-    let mut victim = Process::hold(&pair.server, "job", KILLED_MS);
+    let mut victim = Process::hold(&pair.server, "lock", "job", KILLED_MS);
     victim.wait_for_line("held").await;
     wait_until_renewed(&pair.raw, "job").await;
     let waiting = pair.wait_in_java("job", 1).await;
@@ -107,7 +108,7 @@ async fn a_lock_of_a_killed_rust_process_is_free_within_its_lease() {
 }
 
 /// Waits until a lock is held, and has been renewed.
-async fn wait_until_renewed(raw: &Raw, name: &str) {
+pub async fn wait_until_renewed(raw: &Raw, name: &str) {
     let mut least = i64::MAX;
     let renewed = async || {
         let left = raw.cmd(&["PTTL", name]).int();
@@ -120,7 +121,7 @@ async fn wait_until_renewed(raw: &Raw, name: &str) {
 
 /// From now on nobody makes the lease longer, and whoever waits gets the lock at its end, not
 /// before.
-async fn assert_free_within_lease<T>(raw: &Raw, waiting: &tokio::task::JoinHandle<T>) {
+pub async fn assert_free_within_lease<T>(raw: &Raw, waiting: &tokio::task::JoinHandle<T>) {
     let seen = Instant::now();
     let left = u64::try_from(raw.cmd(&["PTTL", "job"]).int()).expect("the lease goes on");
     assert!(left <= KILLED_MS, "nothing makes it longer than the watchdog: {left}");

@@ -18,6 +18,9 @@ use tokio::sync::oneshot;
 
 use crate::pair::soon;
 
+/// The unit of times.
+pub const MS: &str = "MILLISECONDS";
+
 /// What Redisson answered: the value as text, or what it threw.
 pub type Answer = Result<String, Thrown>;
 
@@ -148,13 +151,14 @@ impl Drop for Jvm {
     }
 }
 
-/// One client of Redisson.
-#[derive(Debug)]
+/// One client of Redisson, and the kind of its objects that is meant.
+#[derive(Clone, Debug)]
 pub struct Java {
     pub jvm: Arc<Jvm>,
     /// Its `getId()`.
     pub id: String,
     key: String,
+    kind: &'static str,
 }
 
 /// How to open a client.
@@ -180,7 +184,12 @@ impl Java {
         let (url, watchdog) = (format!("redis://127.0.0.1:{port}"), watchdog_ms.to_string());
         let opened = jvm.ask("open", &[&key, kind, &url, &watchdog, prefix]);
         let id = soon(opened).await.expect("Redisson connects");
-        Self { jvm, id, key }
+        Self { jvm, id, key, kind: "lock" }
+    }
+
+    /// The same client, for another kind of object.
+    pub fn of(&self, kind: &'static str) -> Self {
+        Self { kind, ..self.clone() }
     }
 
     /// `lock()`, or `lock(lease)` if the lease is not 0.
@@ -195,7 +204,8 @@ impl Java {
         thread: u32,
         lease_ms: u64,
     ) -> impl Future<Output = Answer> + Send + use<> {
-        self.ask("lock", thread, name, &[lease_ms])
+        let lease = [&*lease_ms.to_string(), MS];
+        self.call(Some(thread), name, "lock", if lease_ms == 0 { &[] } else { &lease })
     }
 
     pub async fn try_lock(&self, name: &str, thread: u32, wait_ms: u64, lease_ms: u64) -> bool {
@@ -210,34 +220,52 @@ impl Java {
         wait_ms: u64,
         lease_ms: u64,
     ) -> impl Future<Output = Answer> + Send + use<> {
-        self.ask("trylock", thread, name, &[wait_ms, lease_ms])
+        let (wait, lease) = (wait_ms.to_string(), lease_ms.to_string());
+        self.call(Some(thread), name, "tryLock", &[&wait, &lease, MS])
     }
 
     pub async fn unlock(&self, name: &str, thread: u32) -> Answer {
-        soon(self.ask("unlock", thread, name, &[])).await
+        soon(self.call(Some(thread), name, "unlock", &[])).await
     }
 
     pub async fn force_unlock(&self, name: &str) -> bool {
-        soon(self.ask("force", 0, name, &[])).await.expect("no exception") == "true"
+        self.ask(name, "forceUnlock", &[]).await == "true"
     }
 
     pub async fn is_locked(&self, name: &str) -> bool {
-        soon(self.ask("islocked", 0, name, &[])).await.expect("no exception") == "true"
+        self.ask(name, "isLocked", &[]).await == "true"
     }
 
     pub async fn hold_count(&self, name: &str, thread: u32) -> u32 {
-        let count = soon(self.ask("count", thread, name, &[])).await;
+        let count = soon(self.call(Some(thread), name, "getHoldCount", &[])).await;
         count.expect("no exception").parse().expect("a number")
     }
 
     pub async fn ttl(&self, name: &str) -> i64 {
-        let left = soon(self.ask("ttl", 0, name, &[])).await;
-        left.expect("no exception").parse().expect("a number")
+        self.ask(name, "remainTimeToLive", &[]).await.parse().expect("a number")
+    }
+
+    /// Calls a method of the object of this name, in any thread.
+    pub async fn ask(&self, name: &str, method: &str, args: &[&str]) -> String {
+        soon(self.call(None, name, method, args)).await.expect("no exception")
+    }
+
+    /// Calls a method of the object of this name, in this logical thread; the order is sent at once.
+    pub fn call(
+        &self,
+        thread: Option<u32>,
+        name: &str,
+        method: &str,
+        args: &[&str],
+    ) -> impl Future<Output = Answer> + Send + use<> {
+        let thread = thread.map_or_else(|| "-".to_owned(), |thread| thread.to_string());
+        self.jvm.ask("call", &[&[&*self.key, &thread, self.kind, name, method], args].concat())
     }
 
     /// What stands for a thread in a lock's hash.
     pub async fn field(&self, thread: u32) -> String {
-        let id = soon(self.ask("thread", thread, "", &[])).await.expect("no exception");
+        let thread = self.jvm.ask("thread", &[&self.key, &thread.to_string()]);
+        let id = soon(thread).await.expect("no exception");
         format!("{}:{id}", self.id)
     }
 
@@ -255,19 +283,6 @@ impl Java {
     /// Shuts the client down.
     pub async fn close(&self) {
         soon(self.jvm.ask("close", &[&self.key])).await.expect("no exception");
-    }
-
-    fn ask(
-        &self,
-        verb: &str,
-        thread: u32,
-        name: &str,
-        numbers: &[u64],
-    ) -> impl Future<Output = Answer> + Send + use<> {
-        let numbers: Vec<_> = numbers.iter().map(u64::to_string).collect();
-        let thread = thread.to_string();
-        let args = [&*self.key, &thread, name].into_iter().chain(numbers.iter().map(|n| &**n));
-        self.jvm.ask(verb, &args.collect::<Vec<_>>())
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 
 use leasehold::Client;
 
-use crate::{contention, support::eventually, support::server::RedisServer};
+use crate::{contention, kinds, support::eventually, support::server::RedisServer};
 
 /// What the other process is to do.
 const ORDER: &str = "LEASEHOLD_INTEROP_ORDER";
@@ -26,8 +26,8 @@ pub struct Process {
 
 impl Process {
     /// Takes a lock, renews it and says `held`.
-    pub fn hold(server: &RedisServer, name: &str, watchdog_ms: u64) -> Self {
-        Self::start(&format!("hold {} {watchdog_ms} {name}", server.url()))
+    pub fn hold(server: &RedisServer, kind: &str, name: &str, watchdog_ms: u64) -> Self {
+        Self::start(&format!("hold {} {watchdog_ms} {kind} {name}", server.url()))
     }
 
     /// Says `ready`, waits for a line and contends for names; then says `done`.
@@ -107,11 +107,12 @@ async fn what_another_process_does() {
     let Ok(order) = env::var(ORDER) else { return };
     println!(); // the harness has begun a line
     match order.split(' ').collect::<Vec<_>>()[..] {
-        ["hold", url, watchdog_ms, name] => {
+        ["hold", url, watchdog_ms, kind, name] => {
             let watchdog = Duration::from_millis(watchdog_ms.parse().expect("a number"));
             let client = Client::builder(url).expect("a URL").watchdog(watchdog);
             let client = client.connect().await.expect("the server is up");
-            let _guard = client.lock(name).lock().await.expect("it is free");
+            let lock = (kinds::named(kind).of)(&client, name);
+            let _guard = lock.lock().await.expect("it is free");
             println!("held");
             // If nobody kills it: until its parent is gone.
             crate::support::blocking(|| std::io::stdin().lines().next()).await;

@@ -3,12 +3,14 @@ import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
 import java.net.URLDecoder;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
@@ -19,6 +21,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
+import java.util.function.Function;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
@@ -33,7 +36,7 @@ import org.redisson.config.SingleServerConfig;
  * <p>A line is a number, a verb and its arguments, each percent-encoded; the answer repeats the
  * number: {@code 7 ok true}, or {@code 7 err IllegalMonitorStateException the+text}. Answers come
  * when they are ready, in any order. A lock belongs to a thread, so each logical thread of a client
- * is a Java thread of its own, with its own queue of commands.
+ * is a Java thread of its own, with its own queue of commands; {@code -} is any thread.
  *
  * <p>{@code contend} also tells each of its holds: {@code * name thread asked from to}, by the clock
  * of {@link System#nanoTime}, which on Linux is CLOCK_MONOTONIC.
@@ -44,6 +47,12 @@ public final class Peer {
 
     private static final Map<String, RedissonClient> CLIENTS = new ConcurrentHashMap<>();
     private static final Map<String, ExecutorService> THREADS = new ConcurrentHashMap<>();
+
+    private static final Map<Class<?>, Function<String, Object>> PARSERS = Map.of(
+            int.class, Integer::valueOf,
+            long.class, Long::valueOf,
+            String.class, text -> text,
+            TimeUnit.class, TimeUnit::valueOf);
 
     /** For what belongs to no thread. */
     private static final ExecutorService POOL = Executors.newCachedThreadPool(Peer::daemon);
@@ -76,14 +85,13 @@ public final class Peer {
 
     /** Where a command runs: in its logical thread, or where nobody waits for anybody. */
     private static ExecutorService place(String verb, List<String> args) {
-        return switch (verb) {
-            case "lock", "trylock", "unlock", "count", "thread" -> {
-                String thread = args.get(0) + " " + args.get(1);
-                yield THREADS.computeIfAbsent(
-                        thread, key -> Executors.newSingleThreadExecutor(Peer::daemon));
-            }
-            default -> POOL;
-        };
+        boolean anywhere = !verb.equals("call") && !verb.equals("thread") || args.get(1).equals("-");
+        if (anywhere) {
+            return POOL;
+        }
+        String thread = args.get(0) + " " + args.get(1);
+        return THREADS.computeIfAbsent(
+                thread, key -> Executors.newSingleThreadExecutor(Peer::daemon));
     }
 
     private static Object run(String verb, List<String> args) throws Exception {
@@ -102,30 +110,11 @@ public final class Peer {
             }
             // CLIENT THREAD
             case "thread" -> Thread.currentThread().getId();
-            // CLIENT THREAD NAME ...
-            case "lock" -> {
-                long lease = Long.parseLong(args.get(3));
-                if (lease > 0) {
-                    lock(args).lock(lease, TimeUnit.MILLISECONDS);
-                } else {
-                    lock(args).lock();
-                }
-                yield "locked";
-            }
-            case "trylock" -> {
-                long wait = Long.parseLong(args.get(3));
-                long lease = Long.parseLong(args.get(4));
-                yield lock(args).tryLock(wait, lease, TimeUnit.MILLISECONDS);
-            }
-            case "unlock" -> {
-                lock(args).unlock();
-                yield "unlocked";
-            }
-            case "count" -> lock(args).getHoldCount();
-            // CLIENT - NAME
-            case "force" -> lock(args).forceUnlock();
-            case "islocked" -> lock(args).isLocked();
-            case "ttl" -> lock(args).remainTimeToLive();
+            // CLIENT THREAD KIND NAME METHOD ARGUMENT...
+            case "call" -> call(
+                    object(client(args), args.get(2), args.get(3)),
+                    args.get(4),
+                    args.subList(5, args.size()));
             // CLIENT NAMES THREADS MILLISECONDS
             case "contend" -> contend(
                     client(args),
@@ -140,8 +129,47 @@ public final class Peer {
         return CLIENTS.get(args.get(0));
     }
 
-    private static RLock lock(List<String> args) {
-        return client(args).getLock(args.get(2));
+    /** The names of a multi lock are separated by commas. */
+    private static Object object(RedissonClient client, String kind, String name)
+            throws Exception {
+        return switch (kind) {
+            case "lock" -> client.getLock(name);
+            case "fair" -> client.getFairLock(name);
+            case "read" -> client.getReadWriteLock(name).readLock();
+            case "write" -> client.getReadWriteLock(name).writeLock();
+            // Not in old versions.
+            case "fenced" -> call(client, "getFencedLock", List.of(name));
+            case "spin" -> call(client, "getSpinLock", List.of(name));
+            case "multi" -> client.getMultiLock(
+                    Arrays.stream(name.split(",")).map(client::getLock).toArray(RLock[]::new));
+            case "semaphore" -> client.getSemaphore(name);
+            case "permits" -> client.getPermitExpirableSemaphore(name);
+            case "latch" -> client.getCountDownLatch(name);
+            default -> throw new IllegalArgumentException("no such kind: " + kind);
+        };
+    }
+
+    /** Calls a method that takes so many numbers, texts and units of time. */
+    private static Object call(Object object, String name, List<String> args) throws Exception {
+        for (Method method : object.getClass().getMethods()) {
+            Class<?>[] types = method.getParameterTypes();
+            boolean fits = method.getName().equals(name) && types.length == args.size()
+                    && Arrays.stream(types).allMatch(PARSERS::containsKey);
+            if (!fits) {
+                continue;
+            }
+            Object[] values = new Object[types.length];
+            for (int i = 0; i < types.length; i++) {
+                values[i] = PARSERS.get(types[i]).apply(args.get(i));
+            }
+            try {
+                return method.invoke(object, values);
+            } catch (InvocationTargetException thrown) {
+                Throwable cause = thrown.getCause();
+                throw cause instanceof Exception ? (Exception) cause : thrown;
+            }
+        }
+        throw new NoSuchMethodException(name + args);
     }
 
     private static Config config(List<String> args) throws ReflectiveOperationException {
