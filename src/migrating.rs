@@ -2,13 +2,27 @@
 //!
 //! Nothing but documentation is in here.
 //!
-//! A lock of this crate *is* a Redisson `RLock`: the same key, the same hash, the same channel, the
-//! same message. Java and Rust exclude each other, wake each other and can free each other's locks.
-//! That is tried against Redisson itself, in the versions 4.7.0, 3.52.0 and 3.11.6
-//! (`.ci/run interop-matrix`).
+//! What has the same name on both sides *is* the same: the same keys, the same fields, the same
+//! channels, the same messages. Java and Rust exclude each other, wake each other and can free each
+//! other's locks. That is tried against Redisson itself, in the versions 4.7.0, 3.52.0 and 3.11.6
+//! (`.ci/run interop-matrix`; what a version has not got is left out there).
 //!
-//! The reentrant lock is all there is yet. What uses `RFairLock`, `RReadWriteLock`, `RSemaphore` or
-//! another of the family stays in Java for now.
+//! | Redisson | here |
+//! |---|---|
+//! | `getLock` | [`Client::lock`] |
+//! | `getFairLock` | [`Client::fair_lock`] |
+//! | `getReadWriteLock`: `readLock`, `writeLock` | [`Client::read_write_lock`]: [`ReadWriteLock::read`], [`ReadWriteLock::write`] |
+//! | `getFencedLock` (3.19) | [`Client::fenced_lock`] |
+//! | `getSpinLock` (3.15) | [`Client::spin_lock`] |
+//! | `getMultiLock(locks)`, `RedissonMultiLock` | [`MultiLock::new`] |
+//! | `RedissonRedLock` (deprecated there) | [`RedLock::new`] |
+//! | `getSemaphore` | [`Client::semaphore`] |
+//! | `getPermitExpirableSemaphore` (ids since 3.17) | [`Client::permit_semaphore`] |
+//! | `getCountDownLatch` | [`Client::count_down_latch`] |
+//! | `getNonReentrantLock` (4.4) | none: a [`Client::lock`] whose owners never ask twice |
+//! | `getMultiLock(group, values)` | none |
+//! | `getRateLimiter`, `getTopic`, maps and the rest | none: this crate locks |
+//! | none | [`Client::token_lock`], [`StripedLock`] |
 //!
 //! # The calls
 //!
@@ -66,6 +80,57 @@
 //! // redisson.shutdown();
 //! client.close().await;
 //! # Ok(()) }
+//! ```
+//!
+//! Fair, read, write and spin locks are a [`Lock`] too, with all of the calls above, and a fenced lock
+//! has them with a token.
+//!
+//! | Redisson | here |
+//! |---|---|
+//! | `RFencedLock`: `lockAndGetToken()`, `tryLockAndGetToken(..)` | [`FencedLock::lock`], [`FencedLock::try_lock`], then [`FencedGuard::token`] |
+//! | `getToken()` | [`FencedLock::last_token`] |
+//! | `RSemaphore`: `trySetPermits(n)` | [`Semaphore::try_set`], or [`Semaphore::sized`] |
+//! | `acquire(n)`, `tryAcquire(n, wait, unit)` | [`Semaphore::acquire_many`], [`Semaphore::try_acquire_many`] |
+//! | `release(n)` of what was acquired | drop the [`SemaphorePermit`], or [`SemaphorePermit::release`] |
+//! | `release(n)` of what was not | [`Semaphore::give`] |
+//! | `addPermits(n)`, `drainPermits()`, `availablePermits()` | [`Semaphore::add`], [`Semaphore::drain`], [`Semaphore::available`] |
+//! | `RPermitExpirableSemaphore`: `acquire(lease, unit)` | [`PermitSemaphore::lease`], [`PermitSemaphore::acquire`] |
+//! | the id it returns | [`Permit::ids`], a [`PermitId`] |
+//! | `release(id)`, `tryRelease(id)` | drop the [`Permit`], or [`PermitSemaphore::release_id`] |
+//! | `updateLeaseTime(id, lease, unit)` | [`Held::extend`] |
+//! | `setPermits(n)`, `addPermits(n)` | [`PermitSemaphore::set`], [`PermitSemaphore::add`] |
+//! | `availablePermits()`, `acquiredPermits()` | [`PermitSemaphore::permits`] |
+//! | `RCountDownLatch`: `trySetCount(n)`, `countDown()`, `getCount()` | [`CountDownLatch::try_set`], [`CountDownLatch::count_down`], [`CountDownLatch::count`] |
+//! | `await()`, `await(wait, unit)` | [`CountDownLatch::wait`], [`CountDownLatch::wait_for`] |
+//! | `delete()` | [`CountDownLatch::delete`] |
+//!
+//! ```no_run
+//! # use leasehold::{Client, Error, MultiLock, PermitId};
+//! # use std::time::Duration;
+//! # async fn f(client: Client, store: impl Fn(u64)) -> Result<(), Error> {
+//! // long token = redisson.getFencedLock("ledger").lockAndGetToken();
+//! let guard = client.fenced_lock("ledger").lock().await?;
+//! store(guard.token());
+//! guard.unlock().await?;
+//!
+//! // RReadWriteLock lock = redisson.getReadWriteLock("catalogue"); lock.readLock().lock();
+//! let _reading = client.read_write_lock("catalogue").read().lock().await?;
+//!
+//! // redisson.getMultiLock(redisson.getLock("a"), redisson.getLock("b")).lock();
+//! let _both = MultiLock::new([client.lock("a"), client.lock("b")]).lock().await?;
+//!
+//! // String id = semaphore.tryAcquire(1, 10, TimeUnit.SECONDS);   // id is null if there is none
+//! let workers = client.permit_semaphore("workers").lease(Duration::from_secs(10));
+//! if let Some(permit) = workers.try_acquire(Duration::from_secs(1)).await? {
+//!     permit.release().await?;
+//! }
+//! // semaphore.release(id), with an id that came from elsewhere
+//! let id: PermitId = "9f86d081884c7d659a2feaa0c55ad015".parse()?;
+//! workers.release_id(id).await?;
+//!
+//! // latch.await(5, TimeUnit.SECONDS)
+//! let opened = client.count_down_latch("import").wait_for(Duration::from_secs(5)).await?;
+//! # assert!(opened); Ok(()) }
 //! ```
 //!
 //! # Guards
@@ -197,13 +262,15 @@
 //!    3.22 Redisson uses sharded ones, and so do we. With older ones, or
 //!    `shardedSubscriptionMode=OFF`, set [`PublishMode::Plain`]. Who chooses wrongly still excludes
 //!    and is excluded, but is not woken: waits last until a lease ends.
-//! 3. **Kinds.** A name must be a plain `RLock` in all services. `RFencedLock`, `RSpinLock` and
-//!    `RFairLock` write the same hash, so exclusion holds, but a spin lock tells no waiter, a fair one
-//!    has a queue we do not join, and a fenced one counts tokens that we do not. A read/write lock is
-//!    something else altogether.
+//! 3. **Kinds.** A name must be of one kind in all services. `RLock`, `RFencedLock`, `RSpinLock` and
+//!    `RFairLock` write the same hash, so they exclude each other, but a spin lock tells no waiter, a
+//!    plain one does not heed the queue of the fair one, and draws no token of the fenced one. A
+//!    read/write lock, a semaphore or a latch of the same name is something else altogether.
 //! 4. **Rights.** With ACLs, the user needs those that README.md lists. Helper names begin with
 //!    `redisson_`, as in Java.
-//! 5. **Clocks** need not agree: leases are counted by the server.
+//! 5. **Clocks** need not agree for locks: leases are counted by the server. Permits that end and
+//!    the deadlines of fair waiters are counted by the server's wall clock here, and by its own in
+//!    each JVM: keep those in step with the server.
 //! 6. **One instance.** Start one Rust process beside the Java ones and look who holds:
 //!
 //!    ```no_run
@@ -224,13 +291,42 @@
 //! In such a mix each side gets its turns: after the [hand-over window](Builder::hand_over_window) a
 //! Rust process lets others go first. There is no order between processes, as there is none in Java.
 //!
+//! What to know of each kind in such a mix:
+//!
+//! * **Fair lock.** One queue, in order of arrival. A dead waiter of ours is passed over within
+//!   seconds as long as another of ours waits there; a dead one of Java's, or one of ours with only
+//!   Java behind it, keeps its turn until its deadline, five minutes by default. With a `NameMapper`,
+//!   Redisson 3.15.4 to 3.51 names the queue by the *unmapped* name, and there is no one queue then.
+//! * **Read/write lock.** From 3.6 on. Redisson before 4.4 keeps the reads of dead processes alive as
+//!   long as one of its own goes on reading. When a writer in Java goes on reading, nobody is told:
+//!   our readers see it after [`Builder::fallback_cap`].
+//! * **Fenced lock.** One sequence of tokens. Ours begin at the clock, in microseconds, and go far
+//!   beyond 2<sup>31</sup>: a store that keeps them in an `int` must be changed first. Java also draws a
+//!   token for each re-entry. Use no [`FencedLock::token_ttl`] here: after it Java begins again at 1.
+//! * **Spin lock.** Nobody is told; who waits looks again within 128 ms.
+//! * **Multi lock.** Ours takes its locks by name, Java's as they are listed: list them by name in
+//!   Java too, or the two wait for each other until Java's gives up and begins again (1.5 s for each
+//!   lock; with a lease, up to this lease).
+//! * **Semaphore.** A dead holder's permits are gone, on either side.
+//! * **Permits that end.** Ids have 16 bytes from 3.17 on; before, each side gives back its own only.
+//!   Java does not renew permits; ours are renewed unless they have a
+//!   [fixed lease](PermitSemaphore::lease).
+//! * **Latch.** `delete()` lets our waiters go, not Java's, whichever side calls it. In a cluster a
+//!   name with braces inside, `a{b}c`, is refused here: Redisson's fails, too.
+//!
 //! # Back again
 //!
-//! Start the Java service and stop the Rust one with [`Client::shutdown`]. No key of ours outlives
-//! its hold, and nothing is in Redis that Redisson does not know. What a killed process held ends
-//! with its lease, 30 s if nothing else was set. Two things to look after: code that relied on
-//! [`Held::lost`] has nothing of the kind in Java, and holds that were handed from task to task need
-//! a thread id passed by hand.
+//! Start the Java service and stop the Rust one with [`Client::shutdown`]. What a killed process held
+//! ends with its lease, 30 s if nothing else was set. Nothing of ours is in Java's way: keys of our
+//! own begin with `leasehold_` (records of calls to semaphores and latches, signs of life of fair
+//! waiters), end within a minute or two of the last use, and Redisson never looks at them.
+//!
+//! * Tokens go on from where we left them, so keep their type: they do not get small again.
+//! * A [`Client::token_lock`] and what is [striped](StripedLock) Java does not know; a [`RedLock`]
+//!   should be a `RFencedLock` there.
+//! * Permits are not renewed in Java: give them leases that are long enough.
+//! * Code that relied on [`Held::lost`] has nothing of the kind, and holds that were handed from task
+//!   to task need a thread id passed by hand.
 //!
 //! # What differs on purpose
 //!
@@ -251,10 +347,31 @@
 //! | each unlock writes and deletes a latch key | one command |
 //! | waiting for replicas (`WAIT`) | not yet: a failover may lose a lock, and its holder is told |
 //!
+//! | fair: who is interrupted, or gives up, may stay in the queue (#2714, #5019) | leaves it at once |
+//! | fair: a dead waiter has its turn for minutes (#3829, #2883) | one of ours is passed over within seconds |
+//! | fair: while it is another's turn, the free lock is asked for without a pause | now and then |
+//! | read/write: a reader that asks to write waits for itself (#4796) | [`ErrorKind::OwnHold`] |
+//! | read/write: a writer that goes on reading wakes nobody | wakes the waiting readers |
+//! | read/write: giving back a read ends the renewal of the write around it (#4217, in part) | it goes on |
+//! | read/write: nested writes add up their leases, an inner read given back shortens the write | neither |
+//! | fenced: each re-entry draws a token | one token for one owner |
+//! | fenced: tokens begin again at 1 after a loss | go on above all before |
+//! | fenced: a lock without a TTL is taken for granted, with token -1 | refused |
+//! | fenced: token keys stay for ever (#6510) | [`FencedLock::token_ttl`] |
+//! | multi: opposite orders wait for each other (#1160) | one order for all of ours |
+//! | multi: a lease in seconds grows a thousandfold with each round | is what was asked for |
+//! | semaphore: one that was never set blocks (#4401) | [`ErrorKind::Uninitialised`], or [`Semaphore::sized`] |
+//! | semaphore, latch: a missed message is a hang | costs [`Builder::fallback_cap`] |
+//! | semaphore: permits of the dead are lost (#4462) | too; [`Client::permit_semaphore`] has them back |
+//! | permits: not renewed, their end is not told | renewed, [`Held::lost`] |
+//! | latch: `delete()` leaves its waiters waiting | lets ours go |
+//!
 //! Java is not disturbed by any of it.
 
 // For the links above.
 #[allow(unused_imports, reason = "only documentation uses them")]
 use crate::{
-    Builder, Client, Error, ErrorKind, Held, Lock, LockGuard, Owner, PublishMode, Reentry,
+    Builder, Client, CountDownLatch, Error, ErrorKind, FencedGuard, FencedLock, Held, Lock,
+    LockGuard, MultiLock, Owner, Permit, PermitId, PermitSemaphore, PublishMode, ReadWriteLock,
+    RedLock, Reentry, Semaphore, SemaphorePermit, StripedLock,
 };
