@@ -28,6 +28,9 @@ use tokio::time::Sleep;
 /// How long ghosts of a hold without a lease are looked for: as long as the server keeps records.
 const LONGEST_GHOST: Duration = Duration::from_secs(60);
 
+/// How long it may take until one without a lease is given back once more, should it be refused.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
 impl Engine {
     /// Acquires once, as the request says; `None` if somebody else holds it.
     ///
@@ -324,8 +327,16 @@ async fn give_back_for_good(engine: Arc<Engine>, hold: Arc<Hold>, mut tickets: T
     let end = hold.stands_until().saturating_add(Duration::from_secs(1));
     let mut pause = Duration::from_millis(10);
     let mut modes: Vec<Mode> = hold.modes().collect();
+    // What has no lease and is refused for good, such as by a key of another type, is not hurried.
+    let longest = if end == Moment::NEVER { LONGEST_PAUSE } else { Duration::from_secs(1) };
     while let Some(mode) = modes.first().copied() {
-        let left = Moment::now().until(end);
+        let left = Moment::now().until(end.min(hold.release_until()));
+        if left.is_zero() && Moment::now() < end {
+            let lock = engine.shown(&hold.name);
+            tracing::error!(%lock, permits = hold.units, "permits may stay taken: no reply in time");
+            let why = "the server was away for too long to give it back once more";
+            return finish_all(tickets, &Err(Error::no_reply(Some(text), why)));
+        }
         if left.is_zero() {
             return finish_all(tickets, &Err(Error::lost(text, LostReason::Expired)));
         }
@@ -333,11 +344,17 @@ async fn give_back_for_good(engine: Arc<Engine>, hold: Arc<Hold>, mut tickets: T
         if tokio::time::timeout(left, connection.settled()).await.is_err() {
             continue;
         }
-        match released(text, &hold, give_back(&engine, &hold, mode).await, true) {
+        let sent = Moment::now();
+        let answer = give_back(&engine, &hold, mode).await;
+        if matches!(answer, Err(CallError::Unknown(_))) {
+            hold.doubt_release(sent);
+        }
+        match released(text, &hold, answer, true) {
             Released::Yes(result) => {
                 modes.remove(0);
                 if modes.is_empty() {
-                    engine.settle(&hold.name.recipe, hold.id);
+                    hold.given_back.store(true, Ordering::Relaxed);
+                    engine.settle(&hold.name.recipe, hold.id, hold.was_unsure());
                     finish_all(std::mem::take(&mut tickets), &result);
                 }
                 continue;
@@ -346,7 +363,7 @@ async fn give_back_for_good(engine: Arc<Engine>, hold: Arc<Hold>, mut tickets: T
             Released::Unknown => {}
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(1));
+        pause = (pause * 2).min(longest);
     }
     if hold.unsure.load(Ordering::Relaxed) && connection.may_have_ghosts() {
         // An acquire of it may still run from a connection that we may not kill: look again.

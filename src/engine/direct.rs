@@ -4,6 +4,7 @@
 use crate::engine::Engine;
 use crate::engine::queue::passes;
 use crate::engine::recipe::{Key, Kind, Mode, Recipe};
+use crate::engine::settled::RESENDS;
 use crate::error::Error;
 use crate::lease::Moment;
 use crate::server::reply::{CallError, code_and_texts};
@@ -64,7 +65,7 @@ impl Engine {
     }
 
     /// Runs a script of which the server keeps a record: it is sent again until an answer comes,
-    /// for as long as the client has patience, and counts once.
+    /// for as long as the client has patience and the record stands, and counts once.
     ///
     /// `args` gets the number of the call, and what earlier ones are settled.
     pub(crate) async fn run_recorded(
@@ -78,18 +79,24 @@ impl Engine {
         let id = self.next_id();
         let args = args(id.to_string().into(), self.settled.take(recipe));
         let args: Vec<Argument> = args.into_iter().map(Argument::Text).collect();
-        let end = Moment::now().saturating_add(self.settings().patience);
+        let mut end = Moment::now().saturating_add(self.settings().patience);
         let mut unsure = None;
         loop {
+            let sent = Moment::now();
             match self.send(recipe, script, keys, &args).await {
                 Ok(told) => {
-                    self.settle(recipe, id);
+                    self.settle(recipe, id, unsure.is_some());
                     return told;
                 }
                 Err(CallError::Refused(text)) if !passes(&text) => {
                     return Err(Error::server(name, &text));
                 }
-                Err(CallError::Unknown(why)) => unsure = Some(why),
+                Err(CallError::Unknown(why)) => {
+                    if unsure.is_none() {
+                        end = end.min(sent.saturating_add(RESENDS));
+                    }
+                    unsure = Some(why);
+                }
                 Err(CallError::Refused(why) | CallError::NotSent(why)) => {
                     if Moment::now() >= end {
                         return Err(match unsure {

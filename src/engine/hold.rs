@@ -8,6 +8,7 @@
 
 use crate::engine::queue::{Name, Request};
 use crate::engine::recipe::Mode;
+use crate::engine::settled::RESENDS;
 use crate::error::LostReason;
 use crate::lease::{self, Moment};
 use crate::server::Text;
@@ -86,6 +87,10 @@ pub(crate) struct Hold {
     pub renewal_waits: AtomicBool,
     /// A command that may have granted it got no reply: it may run later, see `Connection`.
     pub unsure: AtomicBool,
+    /// When the first final release of it was sent that got no answer; 0 if none was.
+    release_in_doubt: AtomicU64,
+    /// The server has said that it is given back: whatever is sent now only undoes what runs late.
+    pub given_back: AtomicBool,
     /// It waits in a queue at the server, which must hear of it again and again.
     pub in_line: AtomicBool,
     /// While it was being asked for, its waiter was told to try again.
@@ -127,6 +132,8 @@ impl Hold {
             entry: AtomicU32::new(0),
             renewal_waits: AtomicBool::new(false),
             unsure: AtomicBool::new(false),
+            release_in_doubt: AtomicU64::new(0),
+            given_back: AtomicBool::new(false),
             in_line: AtomicBool::new(false),
             called: AtomicBool::new(false),
             reason: Mutex::new(None),
@@ -208,6 +215,36 @@ impl Hold {
     /// Whether the server has ever said that it is held.
     pub(crate) fn was_granted(&self) -> bool {
         self.turn() > 0
+    }
+
+    /// A final release of it, sent then, got no answer.
+    pub(crate) fn doubt_release(&self, sent: Moment) {
+        let doubt = &self.release_in_doubt;
+        let _ = doubt.compare_exchange(0, sent.raw(), Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Until when it may be given back once more. What the server keeps a record of counts again
+    /// when that has ended, if it is known to have been granted.
+    pub(crate) fn release_until(&self) -> Moment {
+        let doubt = Moment::from_raw(self.release_in_doubt.load(Ordering::Relaxed));
+        let counts = self.name.recipe.kind.keeps_records && self.takes_back();
+        if counts && doubt.raw() > 0 { doubt.saturating_add(RESENDS) } else { Moment::NEVER }
+    }
+
+    /// Whether a release is of something that it has for sure.
+    pub(crate) fn takes_back(&self) -> bool {
+        self.was_granted() && !self.given_back.load(Ordering::Relaxed)
+    }
+
+    /// Whether a send that concerns it got no answer.
+    pub(crate) fn was_unsure(&self) -> bool {
+        self.unsure.load(Ordering::Relaxed) || self.release_in_doubt.load(Ordering::Relaxed) > 0
+    }
+
+    /// Until when it may be asked for once more: the record of a send without an answer must stand.
+    pub(crate) fn ask_until(&self) -> Moment {
+        let unsure = self.name.recipe.kind.keeps_records && self.unsure.load(Ordering::Relaxed);
+        if unsure { self.first_sent().saturating_add(RESENDS) } else { Moment::NEVER }
     }
 
     /// Notes the token that came with the grant; it stays, whatever later answers say.

@@ -12,7 +12,7 @@ pub(crate) mod queue;
 pub(crate) mod quorum;
 pub(crate) mod recipe;
 pub(crate) mod renewal;
-mod settled;
+pub(crate) mod settled;
 pub(crate) mod together;
 pub(crate) mod wakeups;
 
@@ -205,9 +205,11 @@ impl Engine {
         }
     }
 
-    /// The record of this call is not needed any more.
-    pub(crate) fn settle(&self, recipe: &Recipe, id: u64) {
-        if recipe.kind.keeps_records {
+    /// The record of this call is not needed any more, unless a send of it without an answer may
+    /// still run: without its record, it would count once more.
+    pub(crate) fn settle(&self, recipe: &Recipe, id: u64, unsure: bool) {
+        let ghosts = unsure && self.batch.connection().may_have_ghosts();
+        if recipe.kind.keeps_records && !ghosts {
             self.settled.push(recipe, id);
         }
     }

@@ -41,7 +41,7 @@ pub(crate) enum Arg {
     Publish,
     /// How many permits.
     Units,
-    /// `1` if the hold is known to have been granted, else `0`.
+    /// `1` if the hold is known to have been granted, and not to be given back, else `0`.
     Granted,
     /// Numbers of calls whose records are not needed any more.
     Settled,
@@ -231,7 +231,7 @@ impl Recipe {
             Arg::Count => decimal(u64::from(terms.count)),
             Arg::Publish => Text::from_static(terms.publish),
             Arg::Units => decimal(u64::from(terms.hold.units)),
-            Arg::Granted => decimal(u64::from(terms.hold.was_granted())),
+            Arg::Granted => decimal(u64::from(terms.hold.takes_back())),
             Arg::Stands => Text::from_static(terms.hold.stands_text()),
             Arg::Settled => terms.settled.map_or_else(Text::new, |settled| settled.take(self)),
             Arg::Line if terms.hold.one_shot => Text::from_static("0"),

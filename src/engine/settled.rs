@@ -2,7 +2,10 @@
 //!
 //! What nobody owns in Redis (permits, a count) leaves no trace by which a command that is sent
 //! again could see that it has run. So its script keeps a record of each call, and each call says
-//! which earlier ones are known to be through. Whatever is never said ends with the record's TTL.
+//! which earlier ones are known to be through: no send of them can still run. Whatever is never said
+//! ends with all records of a name, once that has been quiet for their TTL.
+//!
+//! A send without an answer may be repeated only while its record stands.
 
 use crate::engine::recipe::Recipe;
 use crate::lease::Moment;
@@ -14,6 +17,10 @@ use std::time::Duration;
 
 /// For how long the server keeps records that are not used.
 const RECORD: Duration = Duration::from_secs(60);
+
+/// For how long after its first send a call may be sent again: its record must still stand when
+/// the server comes to the last one.
+pub(crate) const RESENDS: Duration = Duration::from_secs(45);
 
 /// Most calls that one command settles: it should stay small.
 const MOST: usize = 64;

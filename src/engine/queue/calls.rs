@@ -36,17 +36,20 @@ pub(crate) enum By {
 }
 
 /// A call to be driven; one that follows a call without an answer waits until that one has run or
-/// never will.
-fn prepare(engine: &Engine, call: Call, in_doubt: bool) -> CallFuture {
+/// never will, and is not sent later than `in_doubt` says.
+fn prepare(engine: &Engine, call: Call, in_doubt: Option<Moment>) -> CallFuture {
     let batch = engine.batch.clone();
-    if !in_doubt {
+    let Some(latest) = in_doubt else {
         return Box::pin(async move { batch.call(call).await });
-    }
+    };
     let timeout = engine.settings().command_timeout;
     Box::pin(async move {
         let settled = batch.connection().settled();
         if tokio::time::timeout(timeout, settled).await.is_err() {
             return Err(CallError::NotSent("the connection is down".to_owned()));
+        }
+        if Moment::now() >= latest {
+            return Err(CallError::NotSent("its record may be gone".to_owned()));
         }
         batch.call(call).await
     })
@@ -86,11 +89,14 @@ impl Name {
         if !self.recipe.kind.is_in_line() {
             state.try_now = false;
         }
-        let (attempt, named) = {
+        let (mut attempt, named) = {
             let mut slot = waiter.slot.lock();
             let named = !std::mem::replace(&mut slot.named, true);
             (slot.attempt.take(), named)
         };
+        if let Some(stale) = attempt.take_if(|hold| Moment::now() >= hold.ask_until()) {
+            self.discard(engine, stale);
+        }
         // One that stands in line asks again; where no answer came, only behind a fence.
         let resent = attempt.as_ref().is_some_and(|hold| {
             !hold.in_line.load(Ordering::Relaxed) || hold.unsure.load(Ordering::Relaxed)
@@ -107,7 +113,7 @@ impl Name {
         // Watched before it is sent, so that no grant is ever without its timer.
         let look = engine.settings().uncollected.min(length / 6);
         engine.renewal.watch(engine, &hold, sent.saturating_add(look));
-        let call = prepare(engine, call, resent);
+        let call = prepare(engine, call, resent.then(|| hold.ask_until()));
         state.launch(FlightKind::Fresh { hold, waiter }, sent, call)
     }
 
@@ -134,7 +140,7 @@ impl Name {
         let held = &state.holds[at];
         let (mode, length) = (waiter.request.mode, waiter.request.length);
         let (hold, count) = (held.hold.clone(), held.counts.of(mode) + 1);
-        let unsure = held.unsure != Counts::default();
+        let unsure = (held.unsure != Counts::default()).then_some(Moment::NEVER);
         hold.asked_in(mode);
         let call = self.recipe.acquire(mode, &self.terms(engine, &hold, length, count));
         let sent = hold.asked(length);
@@ -152,7 +158,7 @@ impl Name {
         let held = &mut state.holds[at];
         let mode = held.behind().expect("only a hold that is behind is lowered");
         let (hold, count) = (held.hold.clone(), held.entered(mode));
-        let unsure = held.unsure != Counts::default();
+        let unsure = (held.unsure != Counts::default()).then_some(Moment::NEVER);
         if count == 0 {
             // Before it is sent: a renewal that meets it on the way must not miss what it ends.
             hold.set_stands(mode, false);
@@ -198,6 +204,9 @@ impl Name {
             }
             FlightKind::Final { hold, resent, tickets, .. } => {
                 let tickets = std::mem::take(&mut *tickets.lock());
+                if matches!(result, Err(CallError::Unknown(_))) {
+                    hold.doubt_release(flight.sent);
+                }
                 self.given_back(engine, &mut state, hold, *resent, tickets, result);
             }
         }
@@ -553,7 +562,8 @@ impl Name {
         }
         match released(self.text(), hold, result, resent) {
             Released::Yes(result) => {
-                engine.settle(&self.recipe, hold.id);
+                hold.given_back.store(true, Ordering::Relaxed);
+                engine.settle(&self.recipe, hold.id, hold.was_unsure());
                 finish_all(tickets, &result);
                 self.lay_ghosts(engine, hold);
             }
