@@ -10,7 +10,6 @@ mod cancellation;
 mod contract;
 mod exclusion;
 mod fair_lock;
-mod family;
 mod fenced_lock;
 mod ghosts;
 mod guards;

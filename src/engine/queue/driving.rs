@@ -201,6 +201,7 @@ impl Name {
         let mode = head.request.mode;
         let waits = asking && state.surge == 0;
         !waits
+            && !state.follows(head)
             && self.may_ask(state, mode)
             && matches!(self.admission(state, &head.request), Admission::Ask)
     }

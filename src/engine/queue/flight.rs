@@ -109,6 +109,10 @@ impl Flight {
         matches!(self.kind, FlightKind::Final { .. })
     }
 
+    pub(super) fn hold(&self) -> &Arc<Hold> {
+        self.kind.hold()
+    }
+
     pub(super) fn is_of(&self, hold: &Arc<Hold>) -> bool {
         Arc::ptr_eq(self.kind.hold(), hold)
     }

@@ -179,13 +179,16 @@ impl Name {
                 let first = state.queue.is_empty() && state.entrants.is_empty();
                 // Who stands in line at the server does not stand in line here as well.
                 let first = first || self.recipe.kind.is_in_line();
-                if first && self.may_ask(&state, request.mode) {
+                let follows = self.goes_after(&state, request);
+                let at_once = follows.is_empty();
+                if first && at_once && self.may_ask(&state, request.mode) {
                     state.woken_by = "nothing";
                     return Begin::Lone(self.ask(engine, &mut state, waiter.clone()));
                 }
                 // A newcomer at the end of a queue that waits does not make its head try, unless
                 // it wants to know at once.
                 state.try_now |= state.queue.is_empty() || request.is_over(Moment::now());
+                waiter.slot.lock().follows = follows;
                 state.queue.push_back(waiter.clone());
             }
         }
@@ -271,6 +274,13 @@ impl Name {
         }
     }
 
+    /// What we are giving back, if that is for one that asks just once: it gets what comes of that.
+    /// Others ask at once, for there may be room beside it.
+    fn goes_after(&self, state: &State, request: &Request) -> Vec<u64> {
+        let side_by_side = self.recipe.kind.is_parallel() && request.mode == Mode::Shared;
+        if side_by_side && request.is_one_shot() { state.leaving().collect() } else { Vec::new() }
+    }
+
     /// Whether a call for this hold may be sent by its caller.
     fn may_call(&self, state: &State, at: usize) -> bool {
         if !self.recipe.kind.is_parallel() {
@@ -325,7 +335,8 @@ impl Name {
         }
         let first = state.queue.iter().find(|other| !other.is_dormant());
         let seen = first.is_some_and(|first| first.slot.lock().refused);
-        if !refused && queued && !seen && !state.flights.is_empty() && !kind.is_in_line() {
+        let under_way = !state.flights.is_empty() || state.follows(waiter);
+        if !refused && queued && !seen && under_way && !kind.is_in_line() {
             // So it does here, if it is one of those that are told whether there is room; after any
             // other call, such as one that gives back what is ours, the head asks.
             state.try_now = true;
@@ -509,6 +520,20 @@ pub(crate) enum WokenBy {
 impl State {
     fn held(&self, hold: &Arc<Hold>) -> Option<&Held> {
         self.holds.iter().find(|held| Arc::ptr_eq(&held.hold, hold))
+    }
+
+    /// The holds that are being given back, or are about to be.
+    fn leaving(&self) -> impl Iterator<Item = u64> {
+        let left = |held: &&Held| held.entries.is_empty() && !held.is_unsure();
+        let left = self.holds.iter().filter(left).map(|held| held.hold.id);
+        let finals = self.flights.iter().filter(|flight| flight.is_final());
+        finals.map(|flight| flight.hold().id).chain(left)
+    }
+
+    /// Whether something is still under way that a waiter goes after.
+    fn follows(&self, waiter: &Waiter) -> bool {
+        let slot = waiter.slot.lock();
+        !slot.follows.is_empty() && self.leaving().any(|id| slot.follows.contains(&id))
     }
 
     fn held_mut(&mut self, hold: &Arc<Hold>) -> Option<&mut Held> {

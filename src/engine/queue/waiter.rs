@@ -103,6 +103,8 @@ pub(super) struct Slot {
     /// A hold that may have been granted already, or that stands in line at the server: to be asked
     /// for again under the same id.
     pub(super) attempt: Option<Arc<Hold>>,
+    /// What this process was giving back when it came: it asks after that.
+    pub(super) follows: Vec<u64>,
     /// Of one that stands in line: it tries now, or then.
     pub(super) try_now: bool,
     pub(super) next_try: Moment,

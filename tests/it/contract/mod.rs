@@ -48,6 +48,7 @@ macro_rules! promises {
             exclusion::holds_never_exceed_the_capacity
             exclusion::as_many_as_may_have_it_at_once
             cancelled::a_dropped_give_back_is_done_all_the_same
+            waiting::a_try_right_behind_a_give_back_gets_it
             replies::a_give_back_whose_reply_is_lost_counts_once
             leftovers::what_a_killed_process_had_comes_free
         }
@@ -66,7 +67,6 @@ macro_rules! promises {
     };
     ($subject:ident of owned) => {
         promises! { $subject:
-            waiting::a_try_right_behind_a_give_back_gets_it
             owners::scopes_side_by_side_exclude_each_other
             owners::another_task_is_another_owner
         }
