@@ -201,18 +201,22 @@ async fn tries_beside_a_call_that_is_on_its_way_take_its_answer() {
 /// I10: it waited for one of our holds to be given back, and meanwhile another was granted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_try_to_write_ends_when_another_reader_of_the_process_comes_in() {
-    let setup = Setup::with(|builder| builder.command_timeout(Duration::from_secs(2))).await;
+    let setup = Setup::with(|builder| builder.command_timeout(Duration::from_secs(5))).await;
     let (read, _) = setup.ours();
     let reading = locked(&read).await;
     let nested = locked(&read).await;
-    // What is on its way keeps the hold from being given back.
-    let lost = setup.rig.proxy.drop_reply(super::calls(), 1);
+    let held = setup.rig.proxy.hold_reply(super::calls());
+    let beside = tokio::spawn(setup.ours().0.lock());
+    held.held().await;
+    // A call that is on its way keeps the hold from being given back at once.
+    let sent = setup.rig.proxy.count(super::calls());
     drop(nested);
-    lost.happened(1).await;
+    setup.rig.proxy.wait_for(super::calls(), sent + 1).await;
     drop(reading);
     let trying = tokio::spawn(setup.ours().1.try_lock_now());
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    let beside = locked(&setup.ours().0).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    held.release();
+    let beside = granted(beside).await;
     let tried = soon(trying).await.expect("no panic").expect("a holder was seen");
     assert!(tried.is_none() && beside.is_held());
     drop(beside);
