@@ -3,6 +3,7 @@
 use leasehold::{Client, PublishMode};
 
 use crate::{
+    kinds::{FAIR, FENCED, READ, WRITE},
     pair::{LEASE, LEASE_MS, assert_woken_before, lease_end, locks, soon},
     peer::{Java, Jvm, Settings, at_least},
     support::{
@@ -55,6 +56,75 @@ async fn unlocks_wake_the_other_side_in_a_cluster() {
     for node in &cluster.nodes {
         assert_eq!(locks(&node.raw()), [""; 0]);
     }
+}
+
+/// Each kind has channels of its own, and those of fair waiters, of semaphores and of latches too are
+/// of the kind that the other side listens on.
+#[tokio::test]
+async fn every_kind_wakes_the_other_side_in_a_cluster() {
+    let cluster = ClusterSetup::start();
+    let sharded = at_least(3, 22);
+    let settings = Settings { kind: "cluster", ..Settings::default() };
+    let java = Java::open(Jvm::shared(), cluster.nodes[0].port(), settings).await;
+    let builder = Client::builder(cluster.url()).unwrap();
+    let builder = if sharded { builder } else { builder.publish(PublishMode::Plain) };
+    let client = soon(builder.connect()).await.unwrap();
+    let all: Vec<_> = cluster.nodes.iter().map(|node| node.raw()).collect();
+    for kind in [&FAIR, &READ, &WRITE, &FENCED].into_iter().filter(|kind| kind.is_there()) {
+        let (name, rival) = (kind.name, kind.rival());
+        let raw = cluster.node_of(name).raw();
+        let (lock, javas) = ((rival.of)(&client, name), java.of(rival.name));
+        let guard = soon((kind.of)(&client, name).lock_with(LEASE)).await.unwrap();
+        let waiting = tokio::spawn(javas.locking(name, 1, LEASE_MS));
+        wait_for_channels(&all, sharded, true).await;
+        let end = lease_end(&raw, name);
+        soon(guard.unlock()).await.unwrap();
+        soon(waiting).await.unwrap().unwrap();
+        assert_woken_before(end);
+        wait_for_channels(&all, sharded, false).await;
+
+        let waiting = tokio::spawn(lock.lock_with(LEASE));
+        wait_for_channels(&all, sharded, true).await;
+        javas.unlock(name, 1).await.unwrap();
+        let guard = soon(waiting).await.unwrap().unwrap();
+        assert_woken_before(end);
+        soon(guard.unlock()).await.unwrap();
+        wait_for_channels(&all, sharded, false).await;
+    }
+
+    let (javas, ours) = (java.of("semaphore"), client.semaphore("sem").sized(1));
+    let permit = soon(ours.acquire()).await.unwrap();
+    let waiting = tokio::spawn(javas.call(Some(1), "sem", "acquire", &[]));
+    wait_for_channels(&all, sharded, true).await;
+    soon(permit.release()).await.unwrap();
+    soon(waiting).await.unwrap().unwrap();
+    wait_for_channels(&all, sharded, false).await;
+    let waiting = tokio::spawn(ours.acquire());
+    wait_for_channels(&all, sharded, true).await;
+    javas.ask("sem", "release", &[]).await;
+    drop(soon(waiting).await.unwrap().unwrap());
+    wait_for_channels(&all, sharded, false).await;
+
+    let (javas, ours) = (java.of("latch"), client.count_down_latch("latch"));
+    assert!(soon(ours.try_set(1)).await.unwrap());
+    let waiting = tokio::spawn(javas.call(Some(1), "latch", "await", &[]));
+    wait_for_channels(&all, sharded, true).await;
+    soon(ours.count_down()).await.unwrap();
+    soon(waiting).await.unwrap().unwrap();
+    wait_for_channels(&all, sharded, false).await;
+    assert!(soon(ours.try_set(1)).await.unwrap());
+    let waiting = tokio::spawn(ours.wait());
+    wait_for_channels(&all, sharded, true).await;
+    javas.ask("latch", "countDown", &[]).await;
+    soon(waiting).await.unwrap().unwrap();
+    java.close().await;
+}
+
+/// Waits until there are channels on which somebody listens, or none.
+async fn wait_for_channels(nodes: &[Raw], sharded: bool, some: bool) {
+    let ask = if sharded { "SHARDCHANNELS" } else { "CHANNELS" };
+    let empty = |raw: &Raw| raw.cmd(&["PUBSUB", ask]).ok().items().is_empty();
+    eventually("the channels change", async || some != nodes.iter().all(empty)).await;
 }
 
 /// Waits until somebody listens on the right kind of channel.
