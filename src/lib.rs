@@ -115,9 +115,9 @@ pub use keys::LONGEST_NAME;
 pub use lease::{LONGEST_LEASE, Lease, SHORTEST_LEASE};
 pub use owner::Owner;
 pub use sync::{
-    CountDownLatch, FencedGuard, FencedLock, Held, Holder, JointGuard, JointHeld, Lock,
-    LockGuard, MultiLock, Permit, PermitId, PermitSemaphore, Permits, ReadWriteLock, RedLock,
-    Semaphore, SemaphorePermit, StripeGuard, StripedLock,
+    CountDownLatch, FencedGuard, FencedLock, Held, Holder, JointGuard, JointHeld, Lock, LockGuard,
+    MultiLock, Permit, PermitId, PermitSemaphore, Permits, ReadWriteLock, RedLock, Semaphore,
+    SemaphorePermit, StripeGuard, StripedLock,
 };
 
 /// The README's code must compile, too.
