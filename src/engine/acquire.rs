@@ -235,8 +235,14 @@ async fn contend(engine: Arc<Engine>, name: Arc<Name>) {
             Step::Done => return,
             Step::Drive(flight) => drive(&engine, &name, &flight).await,
             Step::Spawn(flight) => {
-                // Taken here: until then the next step would find it without a driver again.
-                if let Some(call) = flight.take() {
+                // Taken here: until then the next step would find it without a driver again. Its
+                // first step is made here too: so calls leave in the order they were decided in.
+                if let Some(mut call) = flight.take() {
+                    let begun = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
+                    if let Poll::Ready(result) = begun {
+                        name.complete(&engine, &flight, By::Engine, result);
+                        continue;
+                    }
                     let (engine, name) = (engine.clone(), name.clone());
                     engine.clone().spawn(async move {
                         let result = call.await;

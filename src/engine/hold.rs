@@ -13,6 +13,7 @@ use crate::error::LostReason;
 use crate::lease::{self, Moment};
 use crate::server::Text;
 use parking_lot::Mutex;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -139,6 +140,17 @@ impl Hold {
             reason: Mutex::new(None),
             ended: Notify::new(),
         })
+    }
+
+    /// What the server calls it, in letters: the ids of permits are bytes.
+    pub(crate) fn shown(&self) -> Cow<'_, str> {
+        let kind = self.name.recipe.kind;
+        if kind.owned || kind.renew.is_none() {
+            return Cow::Borrowed(&self.field);
+        }
+        let ids = self.field.as_bytes().chunks(16);
+        let ids = ids.map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        Cow::Owned(ids.collect::<Vec<_>>().join(" "))
     }
 
     pub(crate) fn phase(&self) -> Phase {

@@ -54,8 +54,8 @@ impl LockGuard {
     /// somebody keeps that owner.
     pub fn forget(mut self) {
         self.armed = false;
-        let Held { name, grant, .. } = &self.held;
-        name.forget(grant);
+        let Held { shared, name, grant, .. } = &self.held;
+        name.forget(shared.engine(), grant);
     }
 
     /// Gives the hold an owner of its own, before it leaves its task.

@@ -65,7 +65,7 @@ impl Held {
 
     /// The hold as Redis and Redisson see it: `<uuid>:<id>`.
     pub fn holder(&self) -> Holder {
-        Holder::new(&self.hold().field)
+        Holder::new(&self.hold().shown())
     }
 
     /// Resolves when the hold is lost, with the reason; never if it is given back.
@@ -151,7 +151,7 @@ impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Held")
             .field("name", &self.name())
-            .field("holder", &self.hold().field)
+            .field("holder", &self.hold().shown())
             .field("owner", &self.owner)
             .field("is_held", &self.is_held())
             .finish()

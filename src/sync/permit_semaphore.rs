@@ -3,7 +3,7 @@
 
 use crate::client::Client;
 use crate::engine::recipe::{Arg, Key, Kind, Mode, Recipe, Verb, Verbs, Waiting, no_key};
-use crate::error::Error;
+use crate::error::{Error, LostReason};
 use crate::keys::{Keys, permit_ids};
 use crate::lease::Lease;
 use crate::server::script::{
@@ -332,7 +332,8 @@ impl PermitSemaphore {
     /// Gives back the permit of this id, whoever has it, Java too; `false` if it has ended or was
     /// given back.
     ///
-    /// A holder of this client is told by its next renewal.
+    /// A holder of this client [is told](Held::lost) at once, another by its next renewal. Of
+    /// permits that were taken together it has lost all: the others are given back as well.
     ///
     /// # Errors
     ///
@@ -347,7 +348,13 @@ impl PermitSemaphore {
         let engine = self.handle.shared().engine();
         let keys = [NAME, CHANNEL, ENDS];
         let args = vec![Argument::Bytes(id.0.to_vec()), self.publish(recipe).into()];
+        // Known before: it cannot be taken anew under the same id.
+        let holds = engine.known_name(recipe).map_or_else(Vec::new, |name| name.with_permit(&id.0));
         let told = engine.run(recipe, &PERMIT_SEMAPHORE_RELEASE, &keys, args).await?;
+        let gone = told.0 != -2;
+        for hold in holds.iter().filter(|_| gone) {
+            hold.name.clone().lose(engine, hold, LostReason::Removed);
+        }
         read(recipe, told).map(|(done, _)| done)
     }
 

@@ -277,9 +277,8 @@ impl Name {
                         }
                         self.end_overdue(engine, state, now);
                     }
-                    // Where one gets in, there may be room for those behind it.
                     Mode::Shared => {
-                        state.surge = state.queue.len();
+                        self.let_more_try(state);
                         self.keep_writers_out(state, now);
                     }
                 }
@@ -305,9 +304,7 @@ impl Name {
                 let wait = self.pause_after_refusal(engine, state, ttl);
                 state.next_try = now.saturating_add(wait);
                 waiter.slot.lock().refused = true;
-                for other in &state.queue {
-                    other.slot.lock().refused = true;
-                }
+                self.refuse_waiters(state, hold);
                 self.end_overdue(engine, state, now);
                 if !cancelled && request.is_over(now) {
                     return waiter.finish(Outcome::Refused);
@@ -328,17 +325,6 @@ impl Name {
                 hold.unsure.store(true, Ordering::Relaxed);
                 self.retry(engine, state, hold, waiter, cancelled);
             }
-        }
-    }
-
-    /// What was waited for has come, and is not held: everyone here goes on.
-    fn open(&self, state: &mut State, hold: &Arc<Hold>, waiter: &Arc<Waiter>) {
-        hold.advance(Phase::Over);
-        let State { queue, asking, .. } = state;
-        for waiter in queue.drain(..).chain([waiter.clone()]) {
-            asking.remove(&waiter.request.owner.key());
-            let grant = Grant { hold: hold.clone(), turn: 0, entry: 0 };
-            waiter.finish(Outcome::Granted(grant));
         }
     }
 
@@ -642,7 +628,7 @@ impl Name {
         }
         tracing::debug!(
             lock = %engine.shown(self),
-            hold = %hold.field,
+            hold = %hold.shown(),
             count = held.entries.len(),
             waited = ?request.since.until(now),
             woken_by = state.woken_by,

@@ -201,6 +201,7 @@ impl Name {
         let mode = head.request.mode;
         let waits = asking && state.surge == 0;
         !waits
+            && self.keeps_order(state, head.request.units)
             && !state.follows(head)
             && self.may_ask(state, mode)
             && matches!(self.admission(state, &head.request), Admission::Ask)
@@ -274,6 +275,9 @@ impl Name {
 
     /// Has a hold looked at by a renewal now.
     fn verify(&self, engine: &Arc<Engine>, held: &mut Held, now: Moment) {
+        if self.recipe.kind.renew.is_none() {
+            return;
+        }
         held.verified = now;
         held.hold.set_due(now);
         engine.renewal.watch(engine, &held.hold, now);
@@ -411,9 +415,14 @@ impl Name {
         state: &mut State,
         now: Moment,
     ) {
-        let State { queue, asking, .. } = state;
+        let State { queue, asking, failures, .. } = state;
+        let looks_last = !self.recipe.kind.held && *failures == 0;
         queue.retain(|waiter| {
             if !waiter.request.is_over(now) {
+                return true;
+            }
+            // It came after the server was asked, and is told by the next look.
+            if looks_last && !waiter.slot.lock().refused {
                 return true;
             }
             asking.remove(&waiter.request.owner.key());

@@ -143,9 +143,12 @@ impl Name {
         true
     }
 
-    /// The guard is forgotten: the entry stays, for an `unlock` by its owner.
-    pub(crate) fn forget(&self, grant: &Grant) {
+    /// The guard is forgotten: the entry stays, for an `unlock` by its owner, if there can be one.
+    pub(crate) fn forget(self: &Arc<Self>, engine: &Arc<Engine>, grant: &Grant) {
         let mut state = self.state.lock();
+        if self.disown(engine, &mut state, grant) {
+            return self.look(engine, state);
+        }
         if let Some(held) = state.held_mut(&grant.hold) {
             if let Some(entry) = held.entries.iter_mut().find(|entry| entry.id == grant.entry) {
                 entry.guarded = false;
@@ -249,7 +252,7 @@ impl Name {
         let held_for = hold.first_sent().until(Moment::now());
         tracing::warn!(
             lock = %engine.shown(self),
-            hold = %hold.field,
+            hold = %hold.shown(),
             ?held_for,
             at = held.entries.first().map(|entry| tracing::field::display(entry.at)),
             label = held.entries.first().and_then(|entry| entry.label.as_deref()),
@@ -274,9 +277,9 @@ impl Name {
             waiter.finish(Outcome::Failed(error.clone()));
         }
         state.try_now = true;
-        let in_part = reason == LostReason::Removed && hold.modes().count() > 1;
-        if reason == LostReason::Expired || in_part {
-            // By its deadline, or in one of its modes: the server may still have the rest.
+        let parts = hold.modes().count() > 1 || hold.units > 1;
+        if reason == LostReason::Expired || reason == LostReason::Removed && parts {
+            // By its deadline, or in one of its modes or permits: the server may have the rest.
             engine.settle_release(hold.clone(), Vec::new());
         }
         let mut entries = held.entries;

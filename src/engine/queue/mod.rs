@@ -13,6 +13,7 @@ mod flight;
 mod held;
 mod leaving;
 mod line;
+mod unowned;
 mod waiter;
 
 pub(crate) use calls::By;
@@ -176,9 +177,7 @@ impl Name {
                 if engine.is_closing() {
                     return Begin::Settled(Outcome::Failed(Error::closed()));
                 }
-                let first = state.queue.is_empty() && state.entrants.is_empty();
-                // Who stands in line at the server does not stand in line here as well.
-                let first = first || self.recipe.kind.is_in_line();
+                let first = self.may_go_ahead(&state, request);
                 let follows = self.goes_after(&state, request);
                 let at_once = follows.is_empty();
                 if first && at_once && self.may_ask(&state, request.mode) {
@@ -353,6 +352,11 @@ impl Name {
         if kind.is_in_line() && queued && !dormant && state.failures == 0 {
             // One last try; refused, it leaves the line.
             waiter.slot.lock().try_now = true;
+            return self.ensure_driver(engine, &mut state);
+        }
+        if !kind.held && queued && state.failures == 0 {
+            // One last look, for all whose wait is over.
+            state.try_now = true;
             return self.ensure_driver(engine, &mut state);
         }
         let head = state.queue.iter().find(|other| !other.is_dormant());
