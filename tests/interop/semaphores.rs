@@ -66,7 +66,9 @@ async fn permits_of_both_sides_move_as_one() {
     soon(permit.release()).await.unwrap();
     assert_eq!(soon(ours.available()).await.unwrap(), Some(3));
     assert_eq!(soon(ours.add(-1)).await.unwrap(), 2);
-    java.ask("job", "addPermits", &["2"]).await;
+    // Redisson 3.11 cannot add permits, only give them.
+    let add = if at_least(3, 12) { "addPermits" } else { "release" };
+    java.ask("job", add, &["2"]).await;
     assert_eq!(soon(ours.available()).await.unwrap(), Some(4));
     assert_eq!(java.ask("job", "drainPermits", &[]).await, "4");
     assert_eq!(soon(ours.drain()).await.unwrap(), 0);
