@@ -269,7 +269,7 @@ impl Error {
     /// The lock is free, but its waiters could not be told.
     pub(crate) fn not_announced(lock: &str, text: &str) -> Self {
         let detail = format!(
-            "it was released, but the server would not tell its waiters, who now wait for their \
+            "it was done, but the server would not tell the waiters, who now wait for their \
              timers: {text}"
         );
         Self::new(ErrorKind::Refused(refusal(text)), Some(lock), detail)

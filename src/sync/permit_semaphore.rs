@@ -93,6 +93,8 @@ impl Client {
 /// * The end of a permit is told to its holder ([`Held::lost`]) before anybody else can have it.
 /// * Giving back wakes a waiter by message, the end of a lease by timer.
 /// * A dropped future leaves nothing taken; a lost reply counts once.
+/// * Waiters of one process are served in order of arrival: one that wants many is not passed by
+///   those that want one. Between processes there is no order.
 ///
 /// It is not owned: the same task may take permits several times, and they are not re-entered.
 ///
@@ -100,7 +102,8 @@ impl Client {
 ///
 /// The key `name`, a number; the key `{name}:timeout`, a sorted set from permit id (16 bytes) to
 /// when it ends, by the server's clock; the channel `redisson_sc:{name}`; for a minute after
-/// `try_set` and `add` the key `leasehold_once:{name}:<uuid>`.
+/// `try_set` and `add` the key `leasehold_once:{name}:<uuid>`. The number stands until somebody
+/// deletes it.
 ///
 /// # Examples
 ///
@@ -124,8 +127,14 @@ pub struct PermitSemaphore {
 impl PermitSemaphore {
     /// Starts with so many permits if the semaphore is not in Redis yet. Without this, acquiring
     /// from one that was never [set](PermitSemaphore::try_set) is an error.
+    ///
+    /// The first to acquire decides: the size of a semaphore that is there is not changed. More
+    /// than 2147483647 permits are refused by the first acquisition.
     pub fn sized(mut self, permits: u32) -> Self {
-        self.handle = self.handle.extra(permits.to_string());
+        self.handle = match check(self.name(), permits.into(), 0) {
+            Ok(()) => self.handle.extra(permits.to_string()),
+            Err(error) => self.handle.unusable(error),
+        };
         self
     }
 
@@ -234,7 +243,8 @@ impl PermitSemaphore {
         self.take(permits, Some(wait), Location::caller())
     }
 
-    /// Takes a permit if there is one, without waiting.
+    /// Takes a permit if there is one, without waiting; `None` also while others of this process
+    /// wait in vain. What this client gave back before it counts as free.
     ///
     /// # Errors
     ///
@@ -271,9 +281,11 @@ impl PermitSemaphore {
 
 /// # Changing the number
 ///
-/// These fail as [taking](PermitSemaphore::acquire) does; with
-/// [`NoReply`](crate::ErrorKind::NoReply) if no answer came for the client's
-/// [`patience`](crate::Builder::patience). A dropped future may or may not have changed it.
+/// These count once, also if a reply is lost and they are sent again, and fail as
+/// [taking](PermitSemaphore::acquire) does; with [`NoReply`](crate::ErrorKind::NoReply) if no
+/// answer came for the client's [`patience`](crate::Builder::patience), or for 45 s, so that it may
+/// or may not have been done. [`Refused`](crate::ErrorKind::Refused) with a text that says that
+/// nobody was told means that it was done. A dropped future may or may not have changed it.
 impl PermitSemaphore {
     /// Sets up a semaphore that is not there yet; `false` if it is.
     ///
@@ -294,7 +306,8 @@ impl PermitSemaphore {
         done.map(|(done, _)| done)
     }
 
-    /// Sets how many permits there are in all, those in use among them.
+    /// Sets how many permits there are in all, those in use among them: as many as stand stay, and
+    /// if those are more, none can be taken until enough have come back.
     ///
     /// # Errors
     ///
@@ -313,6 +326,11 @@ impl PermitSemaphore {
 
     /// Adds to the number of permits, or takes away from it, also what is in use; returns how many
     /// can be taken now, which may be below zero.
+    ///
+    /// Like Redisson's, it makes a semaphore that is missing without a look at permits that still
+    /// stand from before it was deleted; [`try_set`](PermitSemaphore::try_set) and
+    /// [`set`](PermitSemaphore::set) count them. Permits that have ended, and that nobody has taken
+    /// back yet, are not counted in what it returns.
     ///
     /// # Errors
     ///
@@ -337,11 +355,13 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// As above.
+    /// As above; it is sent once, and [`NoReply`](crate::ErrorKind::NoReply) if no answer came
+    /// within the client's [`command_timeout`](crate::Builder::command_timeout). It can be called
+    /// again: an id counts once.
     ///
     /// # Cancel safety
     ///
-    /// As above.
+    /// The permit may or may not be given back.
     #[doc(alias = "tryRelease")]
     pub async fn release_id(&self, id: PermitId) -> Result<bool, Error> {
         let recipe = self.recipe()?;
@@ -462,7 +482,15 @@ impl fmt::Debug for PermitId {
 
 /// Permits that were taken; dropping it gives them back.
 ///
-/// Everything of [`Held`] can be called on it: whether it still stands, `lost()`, `extend()`.
+/// Dropping queues the release and returns; it is tried until it is through, or the lease has ended
+/// anyway. It may be dropped in another task or thread than it was taken in.
+///
+/// Everything of [`Held`] can be called on it: its name, whether it still stands, `lost()`,
+/// `extend()`. Its [`holder`](Held::holder) is its ids. Permits that were taken together are held
+/// and lost together.
+///
+/// When the client is [closed](crate::Client::close), its permits are
+/// [lost](crate::LostReason::ClientClosed), and stand until their lease ends.
 #[must_use = "dropping it gives the permits back: bind it, `let _permit = ..`, not `let _ = ..`"]
 pub struct Permit {
     guard: LockGuard,
@@ -495,7 +523,8 @@ impl Permit {
     }
 
     /// Leaves the permits to their lease, or to somebody who [gives them
-    /// back](PermitSemaphore::release_id); they are not renewed any more.
+    /// back](PermitSemaphore::release_id); they are not renewed any more, and nobody is told when
+    /// they end.
     pub fn forget(self) {
         self.guard.forget();
     }

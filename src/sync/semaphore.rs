@@ -83,15 +83,26 @@ impl Client {
 /// * Never more permits are taken than there are, as long as Redis loses no acknowledged write.
 /// * Giving back wakes a waiter by message; a lost message costs at most the client's
 ///   [`fallback_cap`](crate::Builder::fallback_cap).
-/// * A dropped future leaves nothing taken; a command whose reply was lost counts once (if the
-///   server comes back within 60 s: it keeps records for so long).
-/// * Waiters of one process are served in order of arrival; between processes there is no order.
+/// * A dropped future leaves nothing taken, and a command whose reply was lost counts once. Where
+///   no answer comes for 45 s it is given up, for the server keeps records of calls for a minute
+///   only: what it asked for may have been done or not. Of permits that were being given back the
+///   log then says, as an error, that they may stay taken.
+/// * Waiters of one process are served in order of arrival: one that wants many is not passed by
+///   those that want one. Between processes there is no order.
 ///
 /// It is not owned: the same task may take permits several times, and they are not re-entered.
 ///
+/// # What it cannot promise
+///
+/// * A permit does not end by itself. What is not given back before its process ends or its client
+///   is [closed](Client::close) stays taken, until somebody [gives](Semaphore::give) it back.
+/// * If the server loses its data, nobody knows how many permits are out. A semaphore that is
+///   [set](Semaphore::try_set) or [starts](Semaphore::sized) anew has all of its permits, and those
+///   that were taken before add to them when they are given back.
+///
 /// # Redis
 ///
-/// The key `name`, a number, without a TTL; the channel `redisson_sc:{name}`; for a minute after
+/// The key `name`, a number, without a TTL; it stands until somebody deletes it. The channel `redisson_sc:{name}`; for a minute after
 /// each use the key `leasehold_once:{name}:<uuid>`, a hash with records of calls.
 ///
 /// # Examples
@@ -113,8 +124,14 @@ pub struct Semaphore {
 impl Semaphore {
     /// Starts with so many permits if the semaphore is not in Redis yet. Without this, acquiring
     /// from one that was never [set](Semaphore::try_set) is an error.
+    ///
+    /// The first to acquire decides: the size of a semaphore that is there is not changed. More
+    /// than 2147483647 permits are refused by the first acquisition.
     pub fn sized(mut self, permits: u32) -> Self {
-        self.handle = self.handle.extra(permits.to_string());
+        self.handle = match check(self.name(), permits.into(), 0) {
+            Ok(()) => self.handle.extra(permits.to_string()),
+            Err(error) => self.handle.unusable(error),
+        };
         self
     }
 
@@ -209,7 +226,8 @@ impl Semaphore {
         self.take(permits, Some(wait), Location::caller())
     }
 
-    /// Takes a permit if there is one, without waiting.
+    /// Takes a permit if there is one, without waiting; `None` also while others of this process
+    /// wait in vain. What this client gave back before it counts as free.
     ///
     /// # Errors
     ///
@@ -244,8 +262,9 @@ impl Semaphore {
 ///
 /// These count once, also if a reply is lost and they are sent again, and fail as
 /// [taking](Semaphore::acquire) does; with [`NoReply`](crate::ErrorKind::NoReply) if no answer came
-/// for the client's [`patience`](crate::Builder::patience). A dropped future may or may not have
-/// changed it.
+/// for the client's [`patience`](crate::Builder::patience), or for 45 s, so that it may or may not
+/// have been done. [`Refused`](crate::ErrorKind::Refused) with a text that says that nobody was
+/// told means that it was done. A dropped future may or may not have changed it.
 impl Semaphore {
     /// Sets up a semaphore that is not there yet; `false` if it is.
     ///
@@ -304,7 +323,8 @@ impl Semaphore {
         number(recipe, texts.last())
     }
 
-    /// Takes all permits there are, without a guard; returns how many those were.
+    /// Takes all permits there are, without a guard; returns how many those were: below zero if
+    /// more had been taken away than there were, which is forgiven. 0 if there is no such semaphore.
     ///
     /// # Errors
     ///
@@ -405,7 +425,10 @@ impl fmt::Debug for Semaphore {
 /// Permits that were taken; dropping it gives them back.
 ///
 /// Dropping queues the release and returns; it is tried until it is through, for as long as the
-/// client lives.
+/// client lives, or until it may have been done for 45 s without an answer. It may be dropped in
+/// another task or thread than it was taken in.
+///
+/// After [`close`](Client::close) nothing is given back any more: drop permits before.
 #[must_use = "dropping it gives the permits back: bind it, `let _permit = ..`, not `let _ = ..`"]
 pub struct SemaphorePermit {
     guard: LockGuard,
@@ -413,6 +436,11 @@ pub struct SemaphorePermit {
 }
 
 impl SemaphorePermit {
+    /// The semaphore's name, as it is in Redis.
+    pub fn name(&self) -> &str {
+        self.guard.name()
+    }
+
     /// How many permits it stands for.
     pub fn permits(&self) -> u32 {
         self.permits
@@ -422,10 +450,13 @@ impl SemaphorePermit {
     ///
     /// # Errors
     ///
-    /// [`NotHeld`](crate::ErrorKind::NotHeld) if the semaphore is gone from Redis;
-    /// [`Refused`](crate::ErrorKind::Refused) and so on as the server says;
+    /// [`LeaseLost`](crate::ErrorKind::LeaseLost), because the semaphore was
+    /// [removed](crate::LostReason::Removed) from Redis, which nothing needs doing about, or the
+    /// [client closed](crate::LostReason::ClientClosed) before, which leaves the permits taken.
+    /// [`WrongType`](crate::ErrorKind::WrongType), [`Corrupt`](crate::ErrorKind::Corrupt) or
+    /// [`Refused`](crate::ErrorKind::Refused) as the server says, and
     /// [`NoReply`](crate::ErrorKind::NoReply) if it says nothing for the client's
-    /// [`patience`](crate::Builder::patience): it is then tried on behind the scenes.
+    /// [`patience`](crate::Builder::patience): in both cases it is tried on behind the scenes.
     ///
     /// # Cancel safety
     ///
