@@ -451,3 +451,90 @@ async fn what_is_no_quorum_is_refused() {
     let all = MultiLock::new(process.clients.iter().map(|client| client.lock("x")));
     drop(soon(all.lock()).await.expect("all are free"));
 }
+
+/// I9, R-25: nobody hears of the release, on any server.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_any_message_it_is_had_in_bounded_time() {
+    let servers = Servers::start(3);
+    let (process, other) = (servers.process().await, servers.bystander().await);
+    servers.proxies.iter().for_each(|proxy| proxy.eat_messages(true));
+    let guard = other.try_now().await.expect("it is free");
+    let red = process.red();
+    let waiting = tokio::spawn(async move { red.lock().await });
+    for proxy in &servers.proxies {
+        soon(proxy.wait_for(acquiring(&servers.name), 1)).await;
+    }
+    guard.unlock().await.expect("it is held");
+    drop(soon(waiting).await.expect("no panic").expect("it is free"));
+    servers.assert_nothing_left(vec![process, other], 0..3).await;
+}
+
+/// the fields of a process that died stand until their lease has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dead_process_had_comes_free_with_its_lease() {
+    let servers = Servers::start(3);
+    let process = servers.process().await;
+    for at in 0..3 {
+        servers.raw(at).cmd(&["HSET", &servers.name, "dead:1", "1"]).ok();
+        servers.raw(at).cmd(&["PEXPIRE", &servers.name, "800"]).ok();
+    }
+    assert!(process.try_now().await.is_none());
+    drop(soon(process.red().lock()).await.expect("its lease ends"));
+    servers.assert_nothing_left(vec![process], 0..3).await;
+}
+
+/// dropped at one point after the other, also while others have it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_future_dropped_anywhere_leaves_nothing() {
+    let servers = Servers::start(3);
+    let (process, other) = (servers.process().await, servers.process().await);
+    for polls in 0..12 {
+        let held = if polls % 2 == 0 { None } else { other.try_now().await };
+        let mut asking = Box::pin(process.red().lock());
+        for _ in 0..polls {
+            let step = tokio::time::timeout(Duration::from_micros(300), &mut asking).await;
+            if step.is_ok() {
+                break;
+            }
+        }
+        drop(asking);
+        drop(held);
+        eventually("all is given back", async || servers.held_on(0..3) == 0).await;
+        drop(soon(other.red().lock()).await.expect("it is free"));
+    }
+    servers.assert_nothing_left(vec![process, other], 0..3).await;
+}
+
+/// The names that a lock takes, and those that it does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_are_as_hostile_as_those_of_a_lock() {
+    let servers = Servers::start(3);
+    let process = servers.process().await;
+    for name in ["a{b}c", "{x}", "ab{c", "x}y", "ü and a space", "nul\0", "\r\n"] {
+        let red = process.of(|client| client.lock(name));
+        soon(red.lock()).await.expect(name).unlock().await.expect(name);
+    }
+    for name in [String::new(), "x".repeat(1 << 20)] {
+        let red = process.of(|client| client.lock(&name));
+        let error = red.lock().await.expect_err("it is no name");
+        assert_eq!(error.kind(), ErrorKind::InvalidName);
+    }
+    servers.assert_nothing_left(vec![process], 0..3).await;
+}
+
+/// a count that is none, wherever it is held: nothing is entered, and giving back still works.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_count_that_is_none_is_told() {
+    let servers = Servers::start(3);
+    let process = servers.process().await;
+    let red = process.red().owned_by(Owner::new());
+    let guard = soon(red.lock()).await.expect("it is free");
+    let holder = guard.members()[0].holder();
+    for at in (0..3).filter(|at| servers.held_on(*at..at + 1) == 1) {
+        servers.raw(at).cmd(&["HSET", &servers.name, holder.as_str(), "many"]).ok();
+    }
+    let error = soon(red.lock()).await.expect_err("the counts are none");
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    guard.unlock().await.expect("it is held");
+    servers.assert_nothing_left(vec![process], 0..3).await;
+}
