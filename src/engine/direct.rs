@@ -10,6 +10,7 @@ use crate::lease::Moment;
 use crate::server::reply::{CallError, code_and_texts};
 use crate::server::script::Script;
 use crate::server::{Argument, Text};
+use std::time::Duration;
 
 /// A code and texts, as the script's header says.
 type Told = (i64, Vec<String>);
@@ -59,6 +60,7 @@ impl Engine {
         match self.send(recipe, script, keys, &args).await {
             Ok(told) => told,
             Err(CallError::Refused(text)) => Err(Error::server(name, &text)),
+            Err(CallError::NotSent(_)) if self.has_ended() => Err(Error::closed()),
             Err(CallError::NotSent(why)) => Err(Error::unavailable(name, &why, false)),
             Err(CallError::Unknown(why)) => Err(Error::no_reply(name, &why)),
         }
@@ -97,6 +99,9 @@ impl Engine {
                     }
                     unsure = Some(why);
                 }
+                Err(CallError::NotSent(_)) if unsure.is_none() && self.has_ended() => {
+                    return Err(Error::closed());
+                }
                 Err(CallError::Refused(why) | CallError::NotSent(why)) => {
                     if Moment::now() >= end {
                         return Err(match unsure {
@@ -106,10 +111,9 @@ impl Engine {
                     }
                 }
             }
-            let left = Moment::now().until(end);
             // What was sent before must have run, or never will, before this is sent again.
-            let settled = self.batch.connection().settled();
-            if left.is_zero() || tokio::time::timeout(left, settled).await.is_err() {
+            let left = Moment::now().until(end);
+            if left.is_zero() || self.has_ended() || !self.settled_within(left).await {
                 return Err(match unsure {
                     Some(why) => Error::no_reply(name, &why),
                     None => Error::unavailable(name, "the connection is down", false),
@@ -117,6 +121,14 @@ impl Engine {
             }
             self.pause().await;
         }
+    }
+
+    /// Whether the connection was settled in time.
+    async fn settled_within(&self, time: Duration) -> bool {
+        // On a task of our own: the caller may be on a thread without a runtime, and its timers.
+        let connection = self.batch.connection().clone();
+        let settled = async move { tokio::time::timeout(time, connection.settled()).await.is_ok() };
+        self.wiring.runtime.spawn(settled).await.unwrap_or(false)
     }
 
     async fn send(

@@ -259,6 +259,11 @@ impl Engine {
         self.closing.load(Ordering::Relaxed)
     }
 
+    /// Everything is closed: nothing can be sent any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+
     /// Runs a task of the engine's own; closing waits for it.
     pub(crate) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         let busy = Counted::new(&self.busy);

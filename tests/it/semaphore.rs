@@ -2,7 +2,7 @@
 //! twice, whatever is lost on the way.
 use std::{
     future::{Future, poll_fn},
-    pin::{Pin, pin},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -13,7 +13,7 @@ use std::{
 
 use fastrand::Rng;
 use futures::poll;
-use leasehold::{Builder, Client, Error, ErrorKind, LostReason, Semaphore, SemaphorePermit};
+use leasehold::{Builder, Error, ErrorKind, LostReason, Semaphore, SemaphorePermit};
 use tokio::task::{JoinSet, yield_now};
 
 use crate::{
@@ -601,6 +601,30 @@ mod losing_the_server {
         let other = rig.bystander().await;
         soon(other.semaphore("pool").give(2)).await.expect("it is up");
         assert_eq!(left(&rig.raw), 5);
+    }
+
+    /// R-28, I10: from a thread without a runtime, which has no timers of its own.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_thread_without_a_runtime_rides_out_a_silent_server() {
+        let rig = rig(|builder| builder.patience(Duration::from_secs(1))).await;
+        let pool = rig.client.semaphore("pool").sized(2);
+        drop(soon(pool.acquire()).await.expect("it is free"));
+        rig.proxy.half_open(true);
+        let calling = pool.clone();
+        let calls = crate::support::blocking(move || {
+            let thread = std::thread::spawn(move || {
+                futures::executor::block_on(async {
+                    let given = calling.give(1).await.map_err(|error| error.kind());
+                    let short = Duration::from_millis(100);
+                    (given, calling.try_acquire(short).await.map_err(|error| error.kind()).err())
+                })
+            });
+            thread.join().expect("no panic")
+        });
+        let (given, taken) = soon(calls).await;
+        assert_eq!(given, Err(ErrorKind::NoReply));
+        assert_eq!(taken, Some(ErrorKind::Unavailable));
+        rig.proxy.half_open(false);
     }
 
     /// A forgotten permit is somebody else's business: closing does not wait for it.

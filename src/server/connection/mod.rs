@@ -215,7 +215,7 @@ impl Connection {
         slot: u16,
         args: Vec<Value>,
     ) -> Result<Value, CallError> {
-        self.while_overdue().await?;
+        self.inside(self.while_overdue()).await?;
         // fred ignores options on its typed script calls, so everything goes through `custom`.
         let command = CustomCommand::new_static(name, ClusterHash::Custom(slot), false);
         let sent = Moment::now();
@@ -349,7 +349,7 @@ impl Connection {
         &self,
         call: impl Future<Output = Result<(), fred::error::Error>>,
     ) -> Result<(), CallError> {
-        self.while_overdue().await?;
+        self.inside(self.while_overdue()).await?;
         let sent = Moment::now();
         self.classify(sent, call.await.map(|()| Value::Null)).map(drop)
     }
