@@ -62,27 +62,32 @@ impl Client {
 /// One process [sets](CountDownLatch::try_set) the count, others
 /// [count down](CountDownLatch::count_down), and whoever [waits](CountDownLatch::wait) goes on when
 /// nothing is left. A latch that was never set, or was deleted, is open. It can be set again once
-/// it is open.
+/// it is open: better under a new name, for a waiter that has not looked by then waits on.
 ///
 /// # When to use something else
 ///
 /// Within one process, `tokio::sync::Barrier` or a `JoinSet`. A count is not a lease: a worker that
-/// dies before it counts down leaves the latch closed. Wait with a limit.
+/// dies before it counts down leaves the latch closed. Wait with a limit. And a latch is data: if
+/// the server loses it, it is open. Where nobody may go on too early, let each worker leave a result
+/// that can be looked at.
 ///
 /// # What it promises
 ///
 /// * Opening wakes every waiter by message; a lost message costs at most the client's
 ///   [`fallback_cap`](crate::Builder::fallback_cap) (Redisson's `await` would hang).
-/// * A [`count_down`](CountDownLatch::count_down) whose reply was lost counts once, if the server
-///   comes back within 60 s.
+/// * Who waits goes on if the latch was open at some moment since, and is not told of a look that
+///   was made before. Waiters of one process share their looks: a thousand cost a few commands.
+/// * A [`count_down`](CountDownLatch::count_down) whose reply was lost counts once. It is sent again
+///   for 45 s at most, for the server keeps records of calls for a minute only.
 /// * [`delete`](CountDownLatch::delete) lets our waiters go. Java's it does not wake: its own
 ///   `delete` does not either.
 ///
 /// # Redis
 ///
-/// The key `name`, a number, without a TTL; the channel
+/// The key `name`, a number, without a TTL, gone when it is open; the channel
 /// `redisson_countdownlatch__channel__{name}`; for a minute after each `count_down` the key
-/// `leasehold_once:{name}:<uuid>`, a hash with records of calls.
+/// `leasehold_once:{name}:<uuid>`, a hash with records of calls. The channel has braces of its own:
+/// in a cluster a name with braces is refused, for key and channel would part.
 ///
 /// # Examples
 ///
@@ -134,7 +139,8 @@ impl CountDownLatch {
         async move { handle.acquire(None, Lease::Renewed, at).await.map(drop) }
     }
 
-    /// Waits until the latch is open, for at most `wait`; whether it is.
+    /// Waits until the latch is open, for at most `wait`; whether it is. It looks at least once, and
+    /// once more at the end.
     ///
     /// # Errors
     ///
@@ -161,8 +167,9 @@ impl CountDownLatch {
     /// # Errors
     ///
     /// As for [`wait`](CountDownLatch::wait); [`NoReply`](crate::ErrorKind::NoReply) if no answer
-    /// came for the client's [`patience`](crate::Builder::patience), so that it may or may not have
-    /// counted.
+    /// came for the client's [`patience`](crate::Builder::patience), or for 45 s, so that it may or
+    /// may not have counted. [`Refused`](crate::ErrorKind::Refused) with a text that says that nobody
+    /// was told means that it opened.
     ///
     /// # Cancel safety
     ///
@@ -181,12 +188,14 @@ impl CountDownLatch {
 
     /// Sets the count of a latch that is not set; `false` if it is.
     ///
-    /// After a lost reply the answer may be `false` although it was this call that set it.
-    ///
     /// # Errors
     ///
     /// As for [`count_down`](CountDownLatch::count_down);
-    /// [`InvalidCount`](crate::ErrorKind::InvalidCount) beyond 2147483647.
+    /// [`InvalidCount`](crate::ErrorKind::InvalidCount) beyond 2147483647. It is sent once: by the
+    /// time of a second send others may have counted it down. After
+    /// [`NoReply`](crate::ErrorKind::NoReply), within the client's
+    /// [`command_timeout`](crate::Builder::command_timeout), it may or may not be set; called again,
+    /// `false` may mean that the first call has set it.
     ///
     /// # Cancel safety
     ///
@@ -205,7 +214,7 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// As for [`count_down`](CountDownLatch::count_down).
+    /// As for [`count_down`](CountDownLatch::count_down), but it is sent once, and changes nothing.
     ///
     /// # Cancel safety
     ///
@@ -225,8 +234,8 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// As for [`count_down`](CountDownLatch::count_down). It is not sent again if no answer comes:
-    /// by then somebody may have set it anew.
+    /// As for [`count_down`](CountDownLatch::count_down). It is sent once: by the time of a second
+    /// send somebody may have set it anew.
     ///
     /// # Cancel safety
     ///

@@ -8,6 +8,7 @@ mod support_itself;
 mod api;
 mod cancellation;
 mod contract;
+mod count_down_latch;
 mod exclusion;
 mod fair_lock;
 mod fenced_lock;
