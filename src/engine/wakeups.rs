@@ -228,6 +228,10 @@ async fn keep(wakeups: Arc<Wakeups>) {
     let mut epochs = connection.epochs();
     let mut heartbeat = Instant::now() + HEARTBEAT;
     while !wakeups.is_closed() {
+        // Also one that was made while a subscription was under way, of which that says nothing.
+        if epochs.look() {
+            wakeups.forget_subscriptions();
+        }
         let wanted = wakeups.wanted();
         if !wanted.is_empty() {
             if !connection.is_up() {

@@ -302,7 +302,9 @@ impl Connection {
 
     /// A receiver that changes with every (re)connection.
     pub(crate) fn epochs(&self) -> EpochReceiver {
-        EpochReceiver(self.phase.subscribe())
+        let phase = self.phase.subscribe();
+        let seen = phase.borrow().epoch;
+        EpochReceiver { phase, seen }
     }
 
     /// SUBSCRIBE to many channels; returns when written, not when the server has it.
@@ -399,16 +401,30 @@ impl Messages {
 }
 
 /// Changes with every (re)connection, and in a cluster with every change of its nodes.
-pub(crate) struct EpochReceiver(watch::Receiver<Phase>);
+pub(crate) struct EpochReceiver {
+    phase: watch::Receiver<Phase>,
+    /// The last that was told: one that comes while nobody waits here is told by the next call.
+    seen: u64,
+}
 
 impl EpochReceiver {
-    /// Waits for a connection made since the last call.
+    /// Waits for a connection made since the last one that this told of.
+    ///
+    /// Cancel safe: what a dropped future has not told, the next one does.
     pub(crate) async fn next(&mut self) {
-        let seen = self.0.borrow_and_update().epoch;
-        // An error means that the connection is gone for good: never again.
-        if self.0.wait_for(|phase| phase.epoch != seen).await.is_err() {
-            std::future::pending::<()>().await;
+        let seen = self.seen;
+        let epoch = self.phase.wait_for(|phase| phase.epoch != seen).await.map(|p| p.epoch);
+        match epoch {
+            Ok(epoch) => self.seen = epoch,
+            // The connection is gone for good: never again.
+            Err(_) => std::future::pending::<()>().await,
         }
+    }
+
+    /// Tells of a connection made since, without waiting for one.
+    pub(crate) fn look(&mut self) -> bool {
+        let epoch = self.phase.borrow().epoch;
+        std::mem::replace(&mut self.seen, epoch) != epoch
     }
 }
 
