@@ -161,16 +161,23 @@ mod opening {
         assert!(rig.proxy.messages_eaten() > 0);
     }
 
-    /// I9, R-32: not even a wait with a limit is told wrong.
+    /// I9, R-32: not even a wait with a limit is told wrong, wherever it stands among others.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_wait_looks_once_more_when_it_ends() {
         let rig = rig(|builder| builder).await;
         let latch = closed(&rig, 1).await;
         rig.proxy.eat_messages(true);
-        let wait = tokio::spawn(latch.wait_for(Duration::from_millis(700)));
-        listening(&rig).await;
+        let first = waiting(&latch).await;
+        settled(&rig, &latch).await;
+        let mut short = Box::pin(latch.wait_for(Duration::from_millis(700)));
+        assert!(poll!(&mut short).is_pending());
+        // It has heard that the latch is closed.
+        let looks = rig.proxy.count(rig.running(WAIT));
+        assert!(!soon(latch.wait_for(Duration::ZERO)).await.expect("it is up"));
+        rig.proxy.wait_for(rig.running(WAIT), looks + 1).await;
         soon(latch.count_down()).await.expect("it is up");
-        assert!(soon(wait).await.expect("no panic").expect("it is up"));
+        assert!(soon(short).await.expect("it is up"));
+        soon(first).await.expect("it is open");
     }
 
     /// the subscription breaks just before.
@@ -294,6 +301,7 @@ mod changes {
         settled(&rig, &latch).await;
         let refused = rig.proxy.hold_reply(rig.running(WAIT));
         refused.held().await;
+        let second = waiting(&latch).await;
         rig.proxy.eat_messages(true);
         let other = rig.bystander().await.count_down_latch("gate");
         soon(other.count_down()).await.expect("it is up");
@@ -304,6 +312,7 @@ mod changes {
         assert!(soon(once).await.expect("no panic").expect("it is up"));
         assert!(soon(short).await.expect("no panic").expect("it is up"));
         soon(first).await.expect("it is open");
+        soon(second).await.expect("it is open");
     }
 }
 
