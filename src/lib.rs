@@ -47,8 +47,8 @@
 //! What they cost in commands, when nobody is in the way: one to take and one to give back, for every
 //! one of them (`MultiLock` and `RedLock`: for each of their locks). A renewal is a share of one command
 //! for up to 128 holds. Who waits sends one try when it comes, one when it has subscribed, and one for
-//! each message or timer; in a `fair_lock` one more each second, for all waiters of a process together;
-//! a `spin_lock` tries every 1 to 128 ms.
+//! each message or timer; in a `fair_lock` one more each second, for up to 128 waiters of a process
+//! together; a `spin_lock` tries every 1 to 128 ms.
 //!
 //! # Guarantees
 //!

@@ -125,7 +125,6 @@ pub(crate) static LOCK: Kind = Kind {
 /// ```
 #[doc(alias = "RLock")]
 #[doc(alias = "Mutex")]
-#[doc(alias = "Redlock")]
 #[derive(Clone)]
 #[must_use = "a handle does nothing until it is locked"]
 pub struct Lock {
