@@ -1,15 +1,13 @@
 //! The fair lock, shared with Redisson's `RFairLock`.
 
 use crate::client::Client;
-use crate::engine::recipe::{
-    Arg, Direct, Key, Kind, Mode, Verb, Verbs, Waiting, client_and_id, no_key,
-};
+use crate::engine::recipe::{Arg, Direct, Key, Kind, Mode, Verb, Verbs, Waiting};
 use crate::keys::{Keys, own_channel};
 use crate::server::script::{
     FAIR_LOCK_ACQUIRE, FAIR_LOCK_FORCE_RELEASE, FAIR_LOCK_RELEASE, FAIR_LOCK_RENEW,
 };
 use crate::sync::Lock;
-use crate::sync::lock::INSPECT;
+use crate::sync::lock::REENTRANT;
 
 /// What a place in the queue adds to the deadlines behind it, in milliseconds: Redisson's
 /// `fairLockWaitTimeout`.
@@ -34,29 +32,21 @@ static FAIR_LOCK: Kind = Kind {
             args: &[Arg::Field, Arg::Count, Arg::Publish],
         }),
     }),
-    shared: None,
     renew: Some(Verb {
         script: &FAIR_LOCK_RENEW,
         keys: &[Key::Name, QUEUE, DEADLINES, BEATS, Key::Channel],
         args: &[Arg::Lease, Arg::Field, Arg::Extra, Arg::Publish],
     }),
-    inspect: Some(INSPECT),
     force_release: Some(Direct {
         script: &FAIR_LOCK_FORCE_RELEASE,
         keys: &[Key::Name, QUEUE, DEADLINES, BEATS, Key::Channel],
         by_mode: false,
     }),
-    owned: true,
-    reenters: true,
     // The next in line may be in another process.
     hands_over: false,
-    held: true,
-    keeps_records: false,
     waiting: Waiting::InLine,
-    look_every: None,
     channel_of: own_channel,
-    field: client_and_id,
-    key_of_hold: no_key,
+    ..REENTRANT
 };
 
 impl Client {

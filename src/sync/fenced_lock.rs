@@ -1,15 +1,13 @@
 //! The lock with fencing tokens, shared with Redisson's `RFencedLock`.
 
 use crate::client::Client;
-use crate::engine::recipe::{
-    Arg, Direct, Key, Kind, Mode, Verb, Verbs, Waiting, client_and_id, no_key,
-};
+use crate::engine::recipe::{Arg, Direct, Key, Kind, Mode, Verb, Verbs};
 use crate::error::Error;
 use crate::keys::Keys;
 use crate::lease::{self, Lease};
 use crate::owner::Owner;
 use crate::server::script::{FENCED_LOCK_ACQUIRE, FENCED_LOCK_INSPECT};
-use crate::sync::lock::{FORCE_RELEASE, RELEASE, RENEW};
+use crate::sync::lock::{REENTRANT, RELEASE};
 use crate::sync::{Held, Lock, LockGuard};
 use std::fmt;
 use std::ops::Deref;
@@ -27,25 +25,14 @@ static FENCED_LOCK: Kind = Kind {
         },
         release: Some(RELEASE),
     }),
-    shared: None,
-    renew: Some(RENEW),
     inspect: Some(Direct {
         script: &FENCED_LOCK_INSPECT,
         keys: &[Key::Name, Key::Helper(0)],
         by_mode: false,
     }),
-    force_release: Some(FORCE_RELEASE),
-    owned: true,
-    reenters: true,
     // Each owner has a token of its own, which only the server draws.
     hands_over: false,
-    held: true,
-    keeps_records: false,
-    waiting: Waiting::Listen,
-    look_every: None,
-    channel_of: no_key,
-    field: client_and_id,
-    key_of_hold: no_key,
+    ..REENTRANT
 };
 
 impl Client {

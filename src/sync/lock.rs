@@ -40,7 +40,10 @@ pub(crate) const FORCE_RELEASE: Direct =
 pub(crate) const INSPECT: Direct =
     Direct { script: &LOCK_INSPECT, keys: &[Key::Name], by_mode: false };
 
-pub(crate) static LOCK: Kind = Kind {
+pub(crate) static LOCK: Kind = REENTRANT;
+
+/// The reentrant lock, and what the other kinds of lock say only where they differ.
+pub(crate) const REENTRANT: Kind = Kind {
     name: "lock",
     keys: |name, _| Keys::lock(name),
     exclusive: Some(Verbs {

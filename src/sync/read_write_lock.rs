@@ -1,7 +1,7 @@
 //! The read/write lock, shared with Redisson's `RReadWriteLock`.
 
 use crate::client::Client;
-use crate::engine::recipe::{Arg, Direct, Key, Kind, Mode, Verb, Verbs, Waiting, client_and_id};
+use crate::engine::recipe::{Arg, Direct, Key, Kind, Mode, Verb, Verbs};
 use crate::keys::{Keys, read_hold};
 use crate::server::script::{
     READ_WRITE_LOCK_FORCE_RELEASE, READ_WRITE_LOCK_INSPECT, READ_WRITE_LOCK_READ_ACQUIRE,
@@ -9,6 +9,7 @@ use crate::server::script::{
     READ_WRITE_LOCK_WRITE_RELEASE,
 };
 use crate::sync::Lock;
+use crate::sync::lock::REENTRANT;
 use std::fmt;
 
 /// What the keys of all read holds begin with.
@@ -52,16 +53,9 @@ static READ_WRITE_LOCK: Kind = Kind {
         keys: &[Key::Name, Key::Channel, PREFIX],
         by_mode: true,
     }),
-    owned: true,
-    reenters: true,
-    hands_over: true,
-    held: true,
-    keeps_records: false,
-    waiting: Waiting::Listen,
-    look_every: None,
     channel_of: |_, _| String::new(),
-    field: client_and_id,
     key_of_hold: read_hold,
+    ..REENTRANT
 };
 
 impl Client {

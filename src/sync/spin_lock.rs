@@ -1,38 +1,11 @@
 //! The spin lock, shared with Redisson's `RSpinLock`.
 
 use crate::client::Client;
-use crate::engine::recipe::{Arg, Key, Kind, Mode, Verb, Verbs, Waiting, client_and_id, no_key};
-use crate::keys::Keys;
-use crate::server::script::LOCK_ACQUIRE;
+use crate::engine::recipe::{Kind, Mode, Waiting};
 use crate::sync::Lock;
-use crate::sync::lock::{FORCE_RELEASE, INSPECT, RELEASE, RENEW};
+use crate::sync::lock::REENTRANT;
 
-static SPIN_LOCK: Kind = Kind {
-    name: "spin lock",
-    keys: |name, _| Keys::lock(name),
-    exclusive: Some(Verbs {
-        acquire: Verb {
-            script: &LOCK_ACQUIRE,
-            keys: &[Key::Name],
-            args: &[Arg::Lease, Arg::Field, Arg::Count],
-        },
-        release: Some(RELEASE),
-    }),
-    shared: None,
-    renew: Some(RENEW),
-    inspect: Some(INSPECT),
-    force_release: Some(FORCE_RELEASE),
-    owned: true,
-    reenters: true,
-    hands_over: true,
-    held: true,
-    keeps_records: false,
-    waiting: Waiting::Spin,
-    look_every: None,
-    channel_of: no_key,
-    field: client_and_id,
-    key_of_hold: no_key,
-};
+static SPIN_LOCK: Kind = Kind { name: "spin lock", waiting: Waiting::Spin, ..REENTRANT };
 
 impl Client {
     /// The spin lock of this name: a reentrant lock without messages.

@@ -1,15 +1,14 @@
 //! The plain lock of Redis's own pages: `SET name token NX PX`.
 
 use crate::client::Client;
-use crate::engine::recipe::{
-    Arg, Direct, Key, Kind, Mode, Verb, Verbs, Waiting, client_and_id, no_key,
-};
+use crate::engine::recipe::{Arg, Direct, Key, Kind, Mode, Verb, Verbs};
 use crate::keys::Keys;
 use crate::server::script::{
     TOKEN_LOCK_ACQUIRE, TOKEN_LOCK_FORCE_RELEASE, TOKEN_LOCK_INSPECT, TOKEN_LOCK_RELEASE,
     TOKEN_LOCK_RENEW,
 };
 use crate::sync::Lock;
+use crate::sync::lock::REENTRANT;
 use std::time::Duration;
 
 static TOKEN_LOCK: Kind = Kind {
@@ -27,7 +26,6 @@ static TOKEN_LOCK: Kind = Kind {
             args: &[Arg::Field, Arg::Publish],
         }),
     }),
-    shared: None,
     renew: Some(Verb {
         script: &TOKEN_LOCK_RENEW,
         keys: &[Key::Name],
@@ -39,17 +37,10 @@ static TOKEN_LOCK: Kind = Kind {
         keys: &[Key::Name, Key::Channel],
         by_mode: false,
     }),
-    owned: true,
     reenters: false,
-    hands_over: true,
-    held: true,
-    keeps_records: false,
-    waiting: Waiting::Listen,
     // Who releases it in another library tells nobody.
     look_every: Some(Duration::from_millis(500)),
-    channel_of: no_key,
-    field: client_and_id,
-    key_of_hold: no_key,
+    ..REENTRANT
 };
 
 impl Client {
