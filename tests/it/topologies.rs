@@ -10,7 +10,8 @@ use leasehold::{Client, ErrorKind, LockGuard, PublishMode};
 use crate::support::{
     assert_every_key_has_ttl, assert_no_keys, blocking, eventually,
     redisson::Redisson,
-    server::{ClusterSetup, Raw, RedisServer, SentinelSetup},
+    sentinel::SentinelSetup,
+    server::{ClusterSetup, Raw, RedisServer},
     subscriptions,
 };
 

@@ -18,7 +18,8 @@ use crate::support::{
     keys_without_ttl,
     proxy::{Proxy, any, both, mentioning, named},
     redisson::Redisson,
-    server::{ClusterSetup, Raw, RedisServer, Reply, SentinelSetup, command, find_program, until},
+    sentinel::SentinelSetup,
+    server::{ClusterSetup, Raw, RedisServer, Reply, command, find_program, until},
     subscriptions, unique,
 };
 

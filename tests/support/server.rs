@@ -181,7 +181,7 @@ pub struct Builder {
 enum Role {
     Plain,
     ClusterNode,
-    SentinelOf { primary: u16 },
+    Sentinel { conf: String },
 }
 
 impl Builder {
@@ -195,6 +195,11 @@ impl Builder {
     pub fn args<A: Into<String>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
         self
+    }
+
+    /// Makes it a sentinel, with the lines of its configuration.
+    pub fn sentinel(self, conf: String) -> Self {
+        Self { role: Role::Sentinel { conf }, ..self }
     }
 
     /// Keeps an append-only file, so that data outlive a restart.
@@ -230,9 +235,9 @@ impl Builder {
 
     fn command(&self, program: &Path, port: u16, dir: &Path) -> io::Result<Vec<String>> {
         let mut command = vec![program.display().to_string()];
-        if let Role::SentinelOf { primary } = self.role {
+        if let Role::Sentinel { conf } = &self.role {
             let file = dir.join("sentinel.conf");
-            fs::write(&file, sentinel_conf(primary))?;
+            fs::write(&file, conf)?;
             command.extend([file.display().to_string(), "--sentinel".into()]);
             command.extend(["--bind", "127.0.0.1"].map(String::from));
         } else {
@@ -288,81 +293,6 @@ impl Drop for Process {
             let _ = self.shell.wait();
         }
     }
-}
-
-/// A primary, its replica, and one sentinel that decides alone. The master name is `mymaster`.
-#[derive(Debug)]
-pub struct SentinelSetup {
-    pub primary: RedisServer,
-    pub replica: RedisServer,
-    pub sentinel: RedisServer,
-}
-
-impl SentinelSetup {
-    /// Starts all three and waits until a failover would succeed.
-    pub fn start() -> Self {
-        let primary = RedisServer::start();
-        let port = primary.port().to_string();
-        let replica = RedisServer::builder().args(["--replicaof", "127.0.0.1", &port]).start();
-        let link = replica.raw();
-        until("the replica follows the primary", || {
-            link.cmd(&["ROLE"]).items().get(3).is_some_and(|state| state.text() == "connected")
-        });
-
-        let role = Role::SentinelOf { primary: primary.port() };
-        let sentinel = Builder { args: Vec::new(), role }.start();
-        let watch = sentinel.raw();
-        until("the sentinel knows a healthy replica", || {
-            let replicas = watch.cmd(&["SENTINEL", "REPLICAS", "mymaster"]);
-            replicas.items().first().map(Reply::map).is_some_and(|replica| {
-                replica["flags"] == "slave" && replica["master-link-status"] == "ok"
-            })
-        });
-        Self { primary, replica, sentinel }
-    }
-
-    /// An address that names the sentinel.
-    pub fn url(&self) -> String {
-        let port = self.sentinel.port();
-        format!("redis-sentinel://127.0.0.1:{port}/0?sentinelServiceName=mymaster")
-    }
-
-    /// The port of the server that the sentinel names as primary now.
-    pub fn primary_port(&self) -> u16 {
-        let command = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster"];
-        let address = self.sentinel.raw().cmd(&command);
-        address.items()[1].text().parse().expect("a port number")
-    }
-
-    /// Blocks until the replica has all that the primary has been told.
-    pub fn wait_replicated(&self) {
-        let (primary, replica) = (self.primary.raw(), self.replica.raw());
-        until("the replica is up to date", || {
-            primary.cmd(&["ROLE"]).items()[1].int() == replica.cmd(&["ROLE"]).items()[4].int()
-        });
-    }
-
-    pub fn kill_primary(&mut self) {
-        self.primary.kill();
-    }
-
-    /// Blocks until the sentinel names the replica as primary and the replica agrees.
-    pub fn wait_failed_over(&self) {
-        let port = self.replica.port();
-        until_within(Duration::from_secs(60), "the replica is primary", || {
-            // A promotion closes the connections that the replica had.
-            let role = command(port, &["ROLE"]).ok().and_then(|role| role.first_word());
-            role.as_deref() == Some("master") && self.primary_port() == port
-        });
-    }
-}
-
-fn sentinel_conf(primary: u16) -> String {
-    format!(
-        "sentinel monitor mymaster 127.0.0.1 {primary} 1\n\
-         sentinel down-after-milliseconds mymaster 500\n\
-         sentinel failover-timeout mymaster 3000\n"
-    )
 }
 
 /// A cluster of three primaries without replicas.
@@ -769,8 +699,9 @@ pub fn until(what: &str, check: impl FnMut() -> bool) {
     until_within(PATIENCE, what, check);
 }
 
+/// As [`until`], with a bound of one's own.
 #[track_caller]
-fn until_within(bound: Duration, what: &str, mut check: impl FnMut() -> bool) {
+pub fn until_within(bound: Duration, what: &str, mut check: impl FnMut() -> bool) {
     let deadline = Instant::now() + bound;
     while !check() {
         assert!(Instant::now() < deadline, "waited {bound:?} in vain until {what}");
