@@ -1,5 +1,9 @@
-//! What the benches share: a private server, timed loops, medians and spread.
+//! What the benches share: a private server, timed loops, what the server did meanwhile.
 #![allow(dead_code, reason = "each bench uses its own part")]
+
+pub mod bare;
+pub mod chart;
+pub mod show;
 
 #[path = "../../tests/support/server.rs"]
 pub mod server;
@@ -15,6 +19,23 @@ pub struct Run {
     pub per_second: f64,
     pub p50_us: f64,
     pub p99_us: f64,
+    /// How often all the work was done.
+    pub times: u64,
+}
+
+pub fn times() -> Histogram<u64> {
+    Histogram::new(3).expect("three digits are fine")
+}
+
+/// A quantile in µs of times in ns.
+pub fn quantile(times: &Histogram<u64>, quantile: f64) -> f64 {
+    times.value_at_quantile(quantile) as f64 / 1e3
+}
+
+/// CLOCK_MONOTONIC in nanoseconds: the same in all processes of this machine.
+pub fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Runs `work(task)` over and over on `tasks` tasks for about `time`.
@@ -29,7 +50,7 @@ where
         .map(|task| {
             let (work, stop) = (work.clone(), stop.clone());
             tokio::spawn(async move {
-                let mut times = Histogram::<u64>::new(3).expect("three digits are fine");
+                let mut times = times();
                 while !stop.load(Ordering::Relaxed) {
                     let began = Instant::now();
                     work(task).await;
@@ -41,30 +62,27 @@ where
         .collect();
     tokio::time::sleep(time).await;
     stop.store(true, Ordering::Relaxed);
-    let mut times = Histogram::<u64>::new(3).expect("three digits are fine");
+    let mut all = times();
     for task in tasks {
-        times.add(task.await.expect("the task ends by itself")).expect("one range");
+        all.add(task.await.expect("the task ends by itself")).expect("one range");
     }
     let elapsed = start.elapsed().as_secs_f64();
     Run {
-        per_second: times.len() as f64 / elapsed,
-        p50_us: times.value_at_quantile(0.5) as f64 / 1e3,
-        p99_us: times.value_at_quantile(0.99) as f64 / 1e3,
+        per_second: all.len() as f64 / elapsed,
+        p50_us: quantile(&all, 0.5),
+        p99_us: quantile(&all, 0.99),
+        times: all.len(),
     }
 }
 
-/// Median, least and most of some figures.
-pub fn spread(figures: impl IntoIterator<Item = f64>) -> (f64, f64, f64) {
-    let mut figures: Vec<f64> = figures.into_iter().collect();
-    figures.sort_by(f64::total_cmp);
-    (figures[figures.len() / 2], figures[0], figures[figures.len() - 1])
+/// Whether this program was started with a word: cargo adds some of its own.
+pub fn told(word: &str) -> bool {
+    std::env::args().skip(1).any(|argument| argument == word)
 }
 
-/// `median (least–most)`, in a unit that suits.
-pub fn show(figures: impl IntoIterator<Item = f64>) -> String {
-    let (median, least, most) = spread(figures);
-    let digits = if median < 10.0 { 2 } else { 0 };
-    format!("{median:.digits$} ({least:.digits$}–{most:.digits$})")
+pub fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(2).enable_all().build().expect("a runtime")
 }
 
 /// Processor time of this process so far, user and system.
@@ -82,20 +100,55 @@ pub fn resident() -> u64 {
     line.split_whitespace().nth(1).and_then(|kb| kb.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// A number from one section of INFO.
-pub fn info(raw: &server::Raw, section: &str, key: &str) -> f64 {
-    let text = raw.cmd(&["INFO", section]).text();
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{key}:")));
-    line.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)
+/// What a server has done so far, or between two looks at it.
+#[derive(Clone, Copy, Default)]
+pub struct Work {
+    /// Commands that clients sent; what scripts call is left out.
+    pub commands: f64,
+    /// Processor time, user and system, in µs.
+    pub cpu_us: f64,
+    /// Scripts run, and what the server says they took, in µs.
+    pub scripts: f64,
+    pub scripts_us: f64,
 }
 
-/// Scripts run by the server so far.
-pub fn scripts_run(raw: &server::Raw) -> u64 {
-    let text = raw.cmd(&["INFO", "commandstats"]).text();
-    let calls = |name: &str| -> u64 {
-        let line =
-            text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")));
-        line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
-    };
-    calls("evalsha") + calls("eval")
+impl Work {
+    pub fn so_far(raw: &server::Raw) -> Self {
+        let mut work = Work::default();
+        for section in ["commandstats", "cpu"] {
+            for line in raw.cmd(&["INFO", section]).text().lines() {
+                work.read(line);
+            }
+        }
+        work
+    }
+
+    fn read(&mut self, line: &str) {
+        let (key, value) = line.trim().split_once(':').unwrap_or_default();
+        let field = |name: &str| {
+            let text = value.split(',').find_map(|part| part.strip_prefix(name));
+            text.and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0)
+        };
+        match key.trim_start_matches("cmdstat_") {
+            "evalsha" | "eval" => {
+                self.commands += field("calls=");
+                self.scripts += field("calls=");
+                self.scripts_us += field("usec=");
+            }
+            "ping" | "subscribe" | "unsubscribe" | "ssubscribe" | "sunsubscribe" => {
+                self.commands += field("calls=");
+            }
+            "used_cpu_user" | "used_cpu_sys" => self.cpu_us += field("") * 1e6,
+            _ => {}
+        }
+    }
+
+    pub fn since(self, before: Work) -> Work {
+        Work {
+            commands: self.commands - before.commands,
+            cpu_us: self.cpu_us - before.cpu_us,
+            scripts: self.scripts - before.scripts,
+            scripts_us: self.scripts_us - before.scripts_us,
+        }
+    }
 }
