@@ -330,6 +330,7 @@ impl Hearing {
 async fn give_back_for_good(engine: Arc<Engine>, hold: Arc<Hold>, mut tickets: Tickets) {
     let text = &*hold.name.recipe.keys.lock;
     let connection = engine.batch.connection();
+    let slot = hold.name.recipe.keys.slot;
     let end = hold.stands_until().saturating_add(Duration::from_secs(1));
     let mut pause = Duration::from_millis(10);
     let mut modes: Vec<Mode> = hold.modes().collect();
@@ -347,7 +348,7 @@ async fn give_back_for_good(engine: Arc<Engine>, hold: Arc<Hold>, mut tickets: T
             return finish_all(tickets, &Err(Error::lost(text, LostReason::Expired)));
         }
         // What was sent before must have run, or never will, before this is sent.
-        if tokio::time::timeout(left, connection.settled()).await.is_err() {
+        if tokio::time::timeout(left, connection.settled_at(slot)).await.is_err() {
             continue;
         }
         let sent = Moment::now();

@@ -5,12 +5,15 @@ use crate::engine::Engine;
 use crate::engine::queue::passes;
 use crate::engine::recipe::{Key, Kind, Mode, Recipe};
 use crate::engine::settled::RESENDS;
-use crate::error::Error;
+use crate::error::{Error, Refusal, refusal};
 use crate::lease::Moment;
 use crate::server::reply::{CallError, code_and_texts};
 use crate::server::script::Script;
 use crate::server::{Argument, Text};
 use std::time::Duration;
+
+/// How long a call that waits for nothing rides out what a cluster refuses it for.
+const RIDDEN_OUT: Duration = Duration::from_secs(1);
 
 /// A code and texts, as the script's header says.
 type Told = (i64, Vec<String>);
@@ -57,7 +60,21 @@ impl Engine {
     ) -> Result<Told, Error> {
         let args: Vec<Argument> = args.into_iter().map(Into::into).collect();
         let name = Some(&*recipe.keys.lock);
-        match self.send(recipe, script, keys, &args).await {
+        let shown = Moment::now().saturating_add(RIDDEN_OUT);
+        let answer = loop {
+            match self.send(recipe, script, keys, &args).await {
+                // Nothing has run. It passes when the slot has moved, or a replica took over.
+                Err(CallError::Refused(text))
+                    if refusal(&text) == Refusal::Cluster
+                        && passes(&text)
+                        && Moment::now() < shown =>
+                {
+                    self.pause().await;
+                }
+                answer => break answer,
+            }
+        };
+        match answer {
             Ok(told) => told,
             Err(CallError::Refused(text)) => Err(Error::server(name, &text)),
             Err(CallError::NotSent(_)) if self.has_ended() => Err(Error::closed()),
@@ -113,7 +130,10 @@ impl Engine {
             }
             // What was sent before must have run, or never will, before this is sent again.
             let left = Moment::now().until(end);
-            if left.is_zero() || self.has_ended() || !self.settled_within(left).await {
+            if left.is_zero()
+                || self.has_ended()
+                || !self.settled_within(recipe.keys.slot, left).await
+            {
                 return Err(match unsure {
                     Some(why) => Error::no_reply(name, &why),
                     None => Error::unavailable(name, "the connection is down", false),
@@ -124,10 +144,11 @@ impl Engine {
     }
 
     /// Whether the connection was settled in time.
-    async fn settled_within(&self, time: Duration) -> bool {
+    async fn settled_within(&self, slot: u16, time: Duration) -> bool {
         // On a task of our own: the caller may be on a thread without a runtime, and its timers.
         let connection = self.batch.connection().clone();
-        let settled = async move { tokio::time::timeout(time, connection.settled()).await.is_ok() };
+        let settled =
+            async move { tokio::time::timeout(time, connection.settled_at(slot)).await.is_ok() };
         self.wiring.runtime.spawn(settled).await.unwrap_or(false)
     }
 

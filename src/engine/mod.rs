@@ -335,9 +335,14 @@ impl Engine {
         self.batch.connection().close().await;
     }
 
-    /// Since when the server is silent, if it is so for longer than `patience`.
-    pub(crate) fn out_of_patience(&self, since: Moment) -> bool {
-        let Some(silent) = self.wiring.contact.silent_since() else {
+    /// Since when the server of a name is silent, if it is.
+    pub(crate) fn silent_since(&self, recipe: &Recipe) -> Option<Moment> {
+        self.batch.connection().silent_since(recipe.keys.slot)
+    }
+
+    /// Whether the server of a name is silent for longer than `patience`.
+    pub(crate) fn out_of_patience(&self, recipe: &Recipe, since: Moment) -> bool {
+        let Some(silent) = self.silent_since(recipe) else {
             return false;
         };
         silent.max(since).until(Moment::now()) >= self.settings().patience

@@ -13,7 +13,7 @@ use crate::lease::Moment;
 use crate::server::batch::{Batch, Call};
 use crate::server::reply::CallError;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -34,8 +34,9 @@ const GATHER: Duration = Duration::from_millis(96);
 /// Most renewals in one command: beyond this the server gains nothing and others wait longer.
 const LONGEST_LIST: usize = 128;
 
-/// Lists under way at once, so that a hundred thousand due renewals do not flood the server.
-const LISTS_IN_FLIGHT: usize = 4;
+/// Renewals under way at once at one server, so that a hundred thousand that are due do not flood
+/// it: four full lists, or in a cluster as many short ones as have room.
+const RENEWALS_IN_FLIGHT: usize = 4 * LONGEST_LIST;
 
 struct Entry {
     hold: Arc<Hold>,
@@ -260,11 +261,16 @@ fn visit(engine: &Arc<Engine>, hold: Arc<Hold>, now: Moment, renew: &mut Vec<Arc
     }
 }
 
+fn places() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(RENEWALS_IN_FLIGHT))
+}
+
 /// Sends renewals, on the thread of the wheel and a connection of its own.
 struct Renewer {
     wiring: Wiring,
     batch: tokio::sync::OnceCell<Arc<Batch>>,
-    places: Arc<Semaphore>,
+    /// By server: one that is away must not hold up the renewals of the others.
+    places: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
 /// A hold to renew, and what to ask for.
@@ -288,8 +294,7 @@ enum Aim {
 
 impl Renewer {
     fn new(wiring: Wiring) -> Self {
-        let places = Arc::new(Semaphore::new(LISTS_IN_FLIGHT));
-        Self { wiring, batch: tokio::sync::OnceCell::new(), places }
+        Self { wiring, batch: tokio::sync::OnceCell::new(), places: Mutex::default() }
     }
 
     /// The connection, opened by the first renewal.
@@ -320,17 +325,37 @@ impl Renewer {
             let slot = if apart { recipe.keys.slot } else { 0 };
             lists.entry((renew.script.index, slot)).or_default().push(hold);
         }
-        for holds in lists.into_values() {
-            for list in holds.chunks(LONGEST_LIST) {
-                let Ok(place) = self.places.clone().acquire_owned().await else {
-                    return;
-                };
-                let (renewer, engine, list) = (self.clone(), engine.clone(), list.to_vec());
-                tokio::task::spawn_local(async move {
-                    renewer.send(&engine, list).await;
-                    drop(place);
-                });
-            }
+        let mut by_server: HashMap<String, Vec<Vec<Arc<Hold>>>> = HashMap::new();
+        for ((_, slot), holds) in lists {
+            // Before the first renewal it is not known who serves what: those share their room.
+            let server = self.batch.get().map(|batch| batch.connection().place_of(slot));
+            let lists = holds.chunks(LONGEST_LIST).map(<[_]>::to_vec);
+            by_server.entry(server.unwrap_or_default()).or_default().extend(lists);
+        }
+        for (server, lists) in by_server {
+            let places = self.places.lock().entry(server).or_insert_with(places).clone();
+            let (renewer, engine) = (self.clone(), engine.clone());
+            tokio::task::spawn_local(async move { renewer.in_turn(&engine, &places, lists).await });
+        }
+    }
+
+    /// Sends lists to one server, as fast as there is room for them.
+    async fn in_turn(
+        self: Arc<Self>,
+        engine: &Arc<Engine>,
+        places: &Arc<Semaphore>,
+        lists: Vec<Vec<Arc<Hold>>>,
+    ) {
+        for list in lists {
+            let length = u32::try_from(list.len()).unwrap_or(1);
+            let Ok(place) = places.clone().acquire_many_owned(length).await else {
+                return;
+            };
+            let (renewer, engine) = (self.clone(), engine.clone());
+            tokio::task::spawn_local(async move {
+                renewer.send(&engine, list).await;
+                drop(place);
+            });
         }
     }
 

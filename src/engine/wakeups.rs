@@ -6,9 +6,9 @@
 
 use crate::engine::Wiring;
 use crate::engine::queue::passes;
-use crate::server::Text;
 use crate::server::connection::{Connection, Messages};
 use crate::server::reply::CallError;
+use crate::server::{Text, slot_of};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -260,6 +260,11 @@ async fn keep(wakeups: Arc<Wakeups>) {
                     if wakeups.has_listeners() && connection.barrier().await.is_err() {
                         wakeups.wake_all();
                     }
+                    // A slot that moves takes its subscriptions along to nobody, and fred does
+                    // not tell.
+                    if wakeups.has_listeners() && wiring.sharded() {
+                        connection.look_for_changes();
+                    }
                 }
             }
         }
@@ -316,7 +321,9 @@ fn refused_for_good(result: &Result<(), CallError>) -> bool {
 async fn unsubscribe(wakeups: &Wakeups, connection: &Connection, channels: Vec<Text>) {
     if wakeups.wiring.sharded() {
         for channel in &channels {
-            let _ = connection.sunsubscribe(channel.to_string()).await;
+            // As below: where the slot has moved, the refusal must not meet another command.
+            let passed = connection.barrier_at(slot_of(channel));
+            let _ = tokio::join!(connection.sunsubscribe(channel.to_string()), passed);
         }
         return;
     }

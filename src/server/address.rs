@@ -7,7 +7,8 @@ use crate::server::tls::Tls;
 use fred::prelude::*;
 use fred::types::RespVersion;
 use fred::types::config::{
-    ConnectionConfig, PerformanceConfig, ReconnectError, ReconnectPolicy, UnresponsiveConfig,
+    ClusterDiscoveryPolicy, ConnectionConfig, PerformanceConfig, ReconnectError, ReconnectPolicy,
+    Server, UnresponsiveConfig,
 };
 use std::fmt;
 use std::time::Duration;
@@ -161,6 +162,13 @@ impl Address {
         self.config.server.is_clustered()
     }
 
+    /// One node of a cluster, with the same login.
+    pub(crate) fn at(&self, server: &Server) -> Self {
+        let mut node = self.clone();
+        node.config.server = ServerConfig::Centralized { server: server.clone() };
+        node
+    }
+
     /// A fred client for one socket of ours (one a node, in a cluster), not yet connected.
     ///
     /// fred's own defaults would hang or lie to us: no reconnects, no time-outs, Nagle on, event
@@ -176,12 +184,16 @@ impl Address {
             return Err(Error::invalid_url("TLS was asked for and is not set up"));
         }
         config.fail_fast = fail_fast_on_connect;
+        if let ServerConfig::Clustered { policy, .. } = &mut config.server {
+            // The node that the URL names may be the one that died.
+            *policy = ClusterDiscoveryPolicy::UseCache;
+        }
         let timeout = settings.command_timeout;
         let mut connection = ConnectionConfig {
             connection_timeout: timeout.max(Duration::from_secs(1)),
             internal_command_timeout: timeout.max(Duration::from_secs(1)),
             reconnect_on_auth_error: false,
-            // A MOVED or ASK spends an attempt; resending after a broken connection is prevented
+            // A MOVED of an SSUBSCRIBE spends an attempt; resending after a broken connection is prevented
             // by each command's own fail-fast, not by this.
             max_command_attempts: 3,
             reconnect_errors: vec![

@@ -44,7 +44,7 @@ fn prepare(engine: &Engine, call: Call, in_doubt: Option<Moment>) -> CallFuture 
     };
     let timeout = engine.settings().command_timeout;
     Box::pin(async move {
-        let settled = batch.connection().settled();
+        let settled = batch.connection().settled_at(call.slot);
         if tokio::time::timeout(timeout, settled).await.is_err() {
             return Err(CallError::NotSent("the connection is down".to_owned()));
         }

@@ -57,7 +57,7 @@ impl Name {
         }
         self.end_hopeless(engine, &mut state);
         let mut until = self.warn_of_long_waits(engine, &mut state, now);
-        if let Some(silent) = engine.wiring.contact.silent_since() {
+        if let Some(silent) = engine.silent_since(&self.recipe) {
             until = until.min(silent.saturating_add(engine.settings().patience));
         }
         // Callers that are not polled must not keep others waiting.
@@ -368,15 +368,16 @@ impl Name {
     /// Tells those who need not wait any longer: the client closes, or the server is silent.
     pub(super) fn end_hopeless(&self, engine: &Arc<Engine>, state: &mut State) {
         let closing = engine.is_closing();
-        let silent = engine.wiring.contact.silent_since().is_some();
+        let silent = engine.silent_since(&self.recipe).is_some();
         if !closing && !silent {
             return;
         }
         let mut ended = Vec::new();
         state.queue.retain(|waiter| {
             let request = &waiter.request;
-            let hopeless =
-                silent && request.deadline.is_none() && engine.out_of_patience(request.since);
+            let hopeless = silent
+                && request.deadline.is_none()
+                && engine.out_of_patience(&self.recipe, request.since);
             if closing || hopeless {
                 ended.push(waiter.clone());
             }
@@ -384,8 +385,9 @@ impl Name {
         });
         state.entrants.retain(|waiter| {
             let request = &waiter.request;
-            let hopeless =
-                silent && request.deadline.is_none() && engine.out_of_patience(request.since);
+            let hopeless = silent
+                && request.deadline.is_none()
+                && engine.out_of_patience(&self.recipe, request.since);
             if hopeless {
                 ended.push(waiter.clone());
             }

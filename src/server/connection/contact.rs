@@ -1,6 +1,7 @@
 //! Whether the server is heard of, over all connections of a client.
 
 use crate::lease::Moment;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::watch;
 
@@ -13,6 +14,10 @@ pub(crate) struct Contact {
     slots_apart: AtomicBool,
     /// Counts outages and recoveries; waiters look up when it changes.
     changes: watch::Sender<u64>,
+    /// Counts changes of who serves what in a cluster: each connection has to learn of it.
+    nodes: watch::Sender<u64>,
+    /// Of the whole cluster, where this is of one of its nodes.
+    whole: Option<Arc<Contact>>,
 }
 
 impl Contact {
@@ -22,20 +27,49 @@ impl Contact {
             failing: AtomicBool::new(false),
             slots_apart: AtomicBool::new(false),
             changes: watch::Sender::new(0),
+            nodes: watch::Sender::new(0),
+            whole: None,
         }
     }
 
+    /// Of one node of a cluster: the others may well be heard of while it is silent.
+    pub(super) fn of_node(whole: Arc<Contact>) -> Self {
+        Self { whole: Some(whole), ..Self::new() }
+    }
+
     pub(super) fn heard(&self) {
+        self.hear();
+        if let Some(whole) = &self.whole {
+            whole.hear();
+        }
+    }
+
+    fn hear(&self) {
         self.last.store(Moment::now().raw(), Ordering::Relaxed);
         if self.failing.load(Ordering::Relaxed) && self.failing.swap(false, Ordering::Relaxed) {
-            self.changes.send_modify(|n| *n += 1);
+            self.changed();
         }
     }
 
     pub(super) fn failed(&self) {
         if !self.failing.swap(true, Ordering::Relaxed) {
-            self.changes.send_modify(|n| *n += 1);
+            self.changed();
         }
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|n| *n += 1);
+        if let Some(whole) = &self.whole {
+            whole.changes.send_modify(|n| *n += 1);
+        }
+    }
+
+    pub(super) fn nodes_changed(&self) {
+        self.nodes.send_modify(|n| *n += 1);
+    }
+
+    pub(super) fn node_changes(&self) -> watch::Receiver<u64> {
+        self.nodes.subscribe()
     }
 
     /// From now on a list is of one slot, as in a cluster: there is one behind a proxy.
@@ -64,6 +98,17 @@ impl Contact {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_silent_node_does_not_silence_the_whole() {
+        let whole = Arc::new(Contact::new());
+        let (dead, alive) = (Contact::of_node(whole.clone()), Contact::of_node(whole.clone()));
+        dead.failed();
+        alive.heard();
+        assert!(dead.silent_since().is_some());
+        assert_eq!(whole.silent_since(), None);
+        assert_eq!(*whole.changes().borrow(), 1, "who waits looks up");
+    }
 
     #[test]
     fn an_outage_counts_from_the_last_word_heard() {

@@ -66,13 +66,17 @@ pub(super) async fn watch_over(
             event = reconnects.recv() => match event {
                 Err(broadcast::error::RecvError::Closed) => return,
                 _ => {
+                    connection.nodes_may_have_changed();
                     connection.renewed(&mut peers).await;
                     connection.missed(reconnects.len());
                 }
             },
             event = changes.recv() => match event {
                 Err(broadcast::error::RecvError::Closed) => return,
-                _ => connection.renewed(&mut peers).await,
+                // fred tells of every look, also where nothing has changed.
+                _ => if connection.nodes_may_have_changed() {
+                    connection.renewed(&mut peers).await;
+                },
             },
             () = in_doubt(&mut doubted) => {
                 connection.clear_doubts(&mut peers, &mut reconnects).await;

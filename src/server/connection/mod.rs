@@ -1,4 +1,4 @@
-//! One connection to the server (one a node, in a cluster), and when its replies can be believed.
+//! One connection to the server (in a cluster see [`cluster`]), and when its replies can be believed.
 //!
 //! fred keeps the socket and reconnects it. On top of that this file answers the two questions a
 //! lock must ask: may a command have run (see [`CallError`]), and may a command of a connection
@@ -7,6 +7,7 @@
 //! connection is killed by its id first ([`fence`]); [`Connection::settled`] waits for that.
 //! [`failure`] says why none could be made.
 
+mod cluster;
 mod contact;
 mod failure;
 mod fence;
@@ -68,6 +69,8 @@ pub(crate) struct Connection {
     /// Where fred's task and timers live.
     runtime: Handle,
     router: parking_lot::Mutex<Option<ConnectHandle>>,
+    /// In a cluster: whom scripts go to.
+    nodes: Option<cluster::Nodes>,
 }
 
 impl Connection {
@@ -81,7 +84,33 @@ impl Connection {
         role: &'static str,
         lazy: bool,
     ) -> Result<Arc<Self>, Error> {
-        let client = address.client(settings, !lazy)?;
+        let connection = Self::start(address, settings, contact, role, !lazy)?;
+        let mut opening = Opening(Some(connection.clone()));
+        if lazy {
+            *connection.router.lock() = Some(connection.client.connect());
+        } else {
+            connection.connected().await.map_err(|error| connect_error(address, &error))?;
+            // Its id is known from here on: it can be killed, should it break.
+            let _ = tokio::time::timeout(settings.command_timeout, connection.settled()).await;
+            if let Some(nodes) = &connection.nodes {
+                connection.meet_nodes(nodes).await;
+            }
+        }
+        opening.0 = None;
+        Ok(connection)
+    }
+
+    /// Makes ready to connect, and follows what becomes of that. Inside a runtime, as [`open`].
+    ///
+    /// [`open`]: Self::open
+    fn start(
+        address: &Address,
+        settings: &Settings,
+        contact: Arc<Contact>,
+        role: &'static str,
+        fail_fast_on_connect: bool,
+    ) -> Result<Arc<Self>, Error> {
+        let client = address.client(settings, fail_fast_on_connect)?;
         let options = Options {
             // In flight when the connection breaks: an error, never a silent second run.
             fail_fast: true,
@@ -102,6 +131,7 @@ impl Connection {
             options,
             runtime: Handle::current(),
             router: parking_lot::Mutex::new(None),
+            nodes: address.is_cluster().then(|| cluster::Nodes::new(address, settings)),
             client,
         });
         // Receivers first: an event before them would be lost.
@@ -109,15 +139,9 @@ impl Connection {
         let errors = connection.client.error_rx();
         let changes = connection.client.cluster_change_rx();
         tokio::spawn(fence::watch_over(connection.clone(), reconnects, changes, errors));
-        let mut opening = Opening(Some(connection.clone()));
-        if lazy {
-            *connection.router.lock() = Some(connection.client.connect());
-        } else {
-            connection.connected().await.map_err(|error| connect_error(address, &error))?;
-            // Its id is known from here on: it can be killed, should it break.
-            let _ = tokio::time::timeout(settings.command_timeout, connection.settled()).await;
+        if connection.nodes.is_some() {
+            tokio::spawn(cluster::watch_nodes(connection.clone()));
         }
-        opening.0 = None;
         Ok(connection)
     }
 
@@ -164,6 +188,45 @@ impl Connection {
                 changed = phase.changed() => if changed.is_err() { return },
                 () = look_again => {}
             }
+        }
+    }
+
+    /// As [`settled`](Self::settled), for the calls of one slot.
+    pub(crate) async fn settled_at(&self, slot: u16) {
+        if self.nodes.is_none() {
+            return self.settled().await;
+        }
+        let mut phase = self.phase.subscribe();
+        loop {
+            if phase.borrow_and_update().closed {
+                return;
+            }
+            let node = self.known_node(slot);
+            let settled = async {
+                match &node {
+                    Some(node) => node.settled().await,
+                    None => self.settled().await,
+                }
+            };
+            tokio::select! {
+                () = settled => {
+                    // One that was closed serves it no more.
+                    if node.is_none_or(|node| !node.phase.borrow().closed) {
+                        return;
+                    }
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                // The nodes have changed: another may serve it.
+                changed = phase.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Since when nothing was heard of who serves a slot, if something failed since.
+    pub(crate) fn silent_since(&self, slot: u16) -> Option<Moment> {
+        match self.known_node(slot) {
+            Some(node) => node.contact.silent_since(),
+            None => self.contact.silent_since(),
         }
     }
 
@@ -215,12 +278,30 @@ impl Connection {
         slot: u16,
         args: Vec<Value>,
     ) -> Result<Value, CallError> {
+        match &self.nodes {
+            Some(nodes) => self.routed(nodes, name, slot, args).await,
+            None => self.send(name, slot, args, false).await,
+        }
+    }
+
+    /// Sends one command by fred's client, if need be behind ASKING.
+    async fn send(
+        &self,
+        name: &'static str,
+        slot: u16,
+        args: Vec<Value>,
+        asking: bool,
+    ) -> Result<Value, CallError> {
         self.inside(self.while_overdue()).await?;
         // fred ignores options on its typed script calls, so everything goes through `custom`.
         let command = CustomCommand::new_static(name, ClusterHash::Custom(slot), false);
         let sent = Moment::now();
-        let with_options = self.client.with_options(&self.options);
-        let result = self.inside(with_options.custom(command, args)).await;
+        let result = if asking {
+            self.inside(self.behind_asking(command, args)).await
+        } else {
+            let with_options = self.client.with_options(&self.options);
+            self.inside(with_options.custom(command, args)).await
+        };
         self.classify(sent, result)
     }
 
@@ -336,11 +417,16 @@ impl Connection {
     /// next command, this PING, and the PING's own reply to nobody: so each PING has a number, and
     /// a reply with another number means that the two are out of step for a moment.
     pub(crate) async fn barrier(&self) -> Result<(), CallError> {
-        static NUMBER: AtomicU64 = AtomicU64::new(1);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
         // fred sends all SUBSCRIBEs of a client to the node of this slot.
         let slot = crate::server::slot_of(self.client.id());
-        let reply = self.command("PING", slot, vec![number.as_str().into()]).await?;
+        self.barrier_at(slot).await
+    }
+
+    /// The same on the socket of a slot's SSUBSCRIBEs.
+    pub(crate) async fn barrier_at(&self, slot: u16) -> Result<(), CallError> {
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
+        let reply = self.send("PING", slot, vec![number.as_str().into()], false).await?;
         if reply.as_str().as_deref() == Some(number.as_str()) {
             return Ok(());
         }
@@ -359,6 +445,15 @@ impl Connection {
     /// Closes the socket; later calls answer that they were not sent.
     pub(crate) async fn close(&self) {
         self.phase.send_modify(|phase| phase.closed = true);
+        if let Some(nodes) = &self.nodes {
+            let nodes = nodes.close();
+            for node in &nodes {
+                node.phase.send_modify(|phase| phase.closed = true);
+            }
+            for node in nodes {
+                Box::pin(node.close()).await;
+            }
+        }
         // QUIT waits for what is in flight; a server that is away must not hold us.
         let _ = tokio::time::timeout(Duration::from_millis(500), self.client.quit()).await;
         let router = self.router.lock().take();
@@ -378,9 +473,12 @@ struct Opening(Option<Arc<Connection>>);
 impl Drop for Opening {
     fn drop(&mut self) {
         let Some(connection) = self.0.take() else { return };
-        connection.phase.send_modify(|phase| phase.closed = true);
-        if let Some(router) = connection.router.lock().take() {
-            router.abort();
+        let nodes = connection.nodes.as_ref().map_or_else(Vec::new, cluster::Nodes::close);
+        for connection in nodes.into_iter().chain([connection]) {
+            connection.phase.send_modify(|phase| phase.closed = true);
+            if let Some(router) = connection.router.lock().take() {
+                router.abort();
+            }
         }
     }
 }

@@ -1,0 +1,350 @@
+//! The nodes of a cluster: scripts go to each by a connection of its own.
+//!
+//! fred's own client for clusters is kept to learn who serves which slot, and for subscriptions.
+//! It must not carry scripts: one dead node has it connect all of them anew, and it sends nothing
+//! to the living ones until a replica has taken over; and where a node answers ASK, it takes the
+//! reply to another command for that to its ASKING, so that callers get each other's answers.
+//! Here a node that is away holds up its own slots only, and MOVED and ASK are followed by hand.
+
+use super::{Connection, Contact};
+use crate::config::Settings;
+use crate::error::Error;
+use crate::server::address::Address;
+use crate::server::reply::CallError;
+use fred::prelude::*;
+use fred::types::cluster::ClusterRouting;
+use fred::types::config::Server;
+use fred::types::{ClusterHash, CustomCommand};
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// How often a call is sent on to another node before it is told to come again.
+const REDIRECTIONS: usize = 5;
+
+/// When to look, once something hints at a change: word of it takes its time from node to node.
+const LOOKS: [u64; 5] = [0, 100, 300, 700, 1500];
+
+/// What a cluster's connection has besides fred's client.
+pub(super) struct Nodes {
+    address: Address,
+    settings: Settings,
+    state: Mutex<State>,
+    /// Something hints at a change of who serves what.
+    look: Notify,
+    /// Which node is asked next.
+    turn: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    known: HashMap<Server, Arc<Connection>>,
+    /// Who serves a slot, as far as it was needed since the last change.
+    routes: HashMap<u16, Arc<Connection>>,
+    table: Vec<(u16, u16, Server)>,
+    closed: bool,
+}
+
+impl State {
+    fn server_of(&self, slot: u16) -> Option<&Server> {
+        let at = self.table.partition_point(|(_, end, _)| *end < slot);
+        let (start, _, server) = self.table.get(at)?;
+        (*start <= slot).then_some(server)
+    }
+}
+
+/// Where the server says that a slot is.
+#[derive(Debug, PartialEq)]
+struct Redirection {
+    server: Server,
+    /// Not for good: only this once, and only for who says ASKING.
+    asking: bool,
+}
+
+impl Redirection {
+    /// Reads `MOVED 7 127.0.0.1:6381`, or ASK; a node that does not know the host leaves it out.
+    fn read(text: &str, host: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let asking = match words.next()? {
+            "MOVED" => false,
+            "ASK" => true,
+            _ => return None,
+        };
+        let (named, port) = words.nth(1)?.rsplit_once(':')?;
+        let host = if named.is_empty() || named == "?" { host } else { named };
+        Some(Self { server: Server::new(host, port.parse().ok()?), asking })
+    }
+}
+
+fn table(routing: &ClusterRouting) -> Vec<(u16, u16, Server)> {
+    let ranges = routing.slots().iter();
+    let mut table: Vec<_> =
+        ranges.map(|slot| (slot.start, slot.end, slot.primary.clone())).collect();
+    table.sort();
+    table
+}
+
+impl Nodes {
+    pub(super) fn new(address: &Address, settings: &Settings) -> Self {
+        Self {
+            address: address.clone(),
+            settings: settings.clone(),
+            state: Mutex::default(),
+            look: Notify::new(),
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    /// Takes all connections out; no more are made.
+    pub(super) fn close(&self) -> Vec<Arc<Connection>> {
+        let mut state = self.state.lock();
+        state.closed = true;
+        state.routes.clear();
+        state.known.drain().map(|(_, node)| node).collect()
+    }
+
+    fn forget_route(&self, slot: u16) {
+        self.state.lock().routes.remove(&slot);
+    }
+}
+
+impl Connection {
+    /// Has the cluster asked who serves what, should that have changed.
+    pub(crate) fn look_for_changes(&self) {
+        if let Some(nodes) = &self.nodes {
+            nodes.look.notify_one();
+        }
+    }
+
+    /// Where the calls of a slot go now, as far as is known, and nothing in particular where there
+    /// is but one server.
+    pub(crate) fn place_of(&self, slot: u16) -> String {
+        let Some(nodes) = &self.nodes else { return String::new() };
+        let state = nodes.state.lock();
+        match state.routes.get(&slot) {
+            Some(node) => node.server.clone(),
+            None => state.server_of(slot).map_or_else(String::new, Server::to_string),
+        }
+    }
+
+    /// The connection to who serves a slot, if there is one already.
+    pub(super) fn known_node(&self, slot: u16) -> Option<Arc<Connection>> {
+        let state = self.nodes.as_ref()?.state.lock();
+        let known = || state.known.get(state.server_of(slot)?);
+        state.routes.get(&slot).or_else(known).cloned()
+    }
+
+    /// Connects to all nodes, and waits for that a while.
+    pub(super) async fn meet_nodes(&self, nodes: &Nodes) {
+        self.follow_table(nodes);
+        let servers: BTreeSet<_> =
+            nodes.state.lock().table.iter().map(|(_, _, server)| server.clone()).collect();
+        let met: Vec<_> =
+            servers.iter().filter_map(|server| self.node_at(nodes, server).ok()).collect();
+        for node in met {
+            node.first_settled().await;
+        }
+    }
+
+    /// Sends one command to the node that serves a slot, wherever that is by now.
+    pub(super) async fn routed(
+        &self,
+        nodes: &Nodes,
+        name: &'static str,
+        slot: u16,
+        args: Vec<Value>,
+    ) -> Result<Value, CallError> {
+        let mut node = self.node(nodes, slot)?;
+        let mut asking = false;
+        let mut redirections = 0;
+        loop {
+            self.inside(node.first_settled()).await;
+            let text = match node.send(name, slot, args.clone(), asking).await {
+                Err(CallError::Refused(text)) => text,
+                Err(error) => {
+                    // It may be dead, and a replica serve its slots.
+                    nodes.forget_route(slot);
+                    nodes.look.notify_one();
+                    return Err(error);
+                }
+                answer => return answer,
+            };
+            let host = node.server.rsplit_once(':').map_or("", |(host, _)| host);
+            let Some(redirection) = Redirection::read(&text, host) else {
+                if text.starts_with("CLUSTERDOWN") {
+                    nodes.look.notify_one();
+                }
+                return Err(CallError::Refused(text));
+            };
+            redirections += 1;
+            if redirections > REDIRECTIONS {
+                return Err(CallError::Refused(text));
+            }
+            node = self.node_at(nodes, &redirection.server)?;
+            asking = redirection.asking;
+            if !asking {
+                nodes.state.lock().routes.insert(slot, node.clone());
+                nodes.look.notify_one();
+            }
+        }
+    }
+
+    /// The connection to who serves a slot.
+    fn node(&self, nodes: &Nodes, slot: u16) -> Result<Arc<Connection>, CallError> {
+        if let Some(node) = nodes.state.lock().routes.get(&slot) {
+            return Ok(node.clone());
+        }
+        // Of an event yet to be told, this knows already.
+        self.nodes_may_have_changed();
+        let Some(server) = nodes.state.lock().server_of(slot).cloned() else {
+            nodes.look.notify_one();
+            let cause = self.cause.lock().clone();
+            let why = cause.unwrap_or_else(|| "no node of the cluster serves it".to_owned());
+            return Err(CallError::NotSent(format!("the connection is down: {why}")));
+        };
+        let node = self.node_at(nodes, &server)?;
+        nodes.state.lock().routes.insert(slot, node.clone());
+        Ok(node)
+    }
+
+    /// The connection to a node, made if there is none.
+    fn node_at(&self, nodes: &Nodes, server: &Server) -> Result<Arc<Connection>, CallError> {
+        let mut state = nodes.state.lock();
+        if state.closed {
+            return Err(CallError::NotSent("the client is closed".to_owned()));
+        }
+        if let Some(node) = state.known.get(server) {
+            return Ok(node.clone());
+        }
+        let made = self.open_node(nodes, server);
+        let node = made.map_err(|error| CallError::NotSent(error.to_string()))?;
+        state.known.insert(server.clone(), node.clone());
+        Ok(node)
+    }
+
+    fn open_node(&self, nodes: &Nodes, server: &Server) -> Result<Arc<Connection>, Error> {
+        // On our runtime: that of a caller may end before us, or be none at all.
+        let _inside = self.runtime.enter();
+        let contact = Arc::new(Contact::of_node(self.contact.clone()));
+        let node =
+            Self::start(&nodes.address.at(server), &nodes.settings, contact, self.role, false)?;
+        *node.router.lock() = Some(node.client.connect());
+        Ok(node)
+    }
+
+    /// Waits a while for the very first connection; one that broke later is not waited for.
+    async fn first_settled(&self) {
+        if self.phase.borrow().epoch == 0 {
+            let timeout = self.options.timeout.unwrap_or_default();
+            let _ = tokio::time::timeout(timeout, self.settled()).await;
+        }
+    }
+
+    /// ASKING and one command: fred writes what is in a pipeline in one go.
+    pub(super) async fn behind_asking(
+        &self,
+        command: CustomCommand,
+        args: Vec<Value>,
+    ) -> Result<Value, fred::error::Error> {
+        let asking = CustomCommand::new_static("ASKING", ClusterHash::Custom(0), false);
+        let pipeline = self.client.pipeline().with_options(&self.options);
+        let _: Value = pipeline.custom(asking, Vec::<Value>::new()).await?;
+        let _: Value = pipeline.custom(command, args).await?;
+        pipeline.last().await
+    }
+
+    /// Whether who serves what has changed.
+    pub(super) fn nodes_may_have_changed(&self) -> bool {
+        self.nodes.as_ref().is_some_and(|nodes| self.follow_table(nodes))
+    }
+
+    /// Whether anything has changed since this was last asked; if so, all routes are found anew.
+    fn follow_table(&self, nodes: &Nodes) -> bool {
+        let Some(routing) = self.client.cached_cluster_state() else { return false };
+        let table = table(&routing);
+        let mut state = nodes.state.lock();
+        if state.table == table {
+            return false;
+        }
+        let serving: BTreeSet<&Server> = table.iter().map(|(_, _, server)| server).collect();
+        let (stay, leave): (HashMap<_, _>, HashMap<_, _>) =
+            state.known.drain().partition(|(server, _)| serving.contains(server));
+        state.known = stay;
+        state.routes.clear();
+        let first = std::mem::replace(&mut state.table, table).is_empty();
+        drop(state);
+        for node in leave.into_values() {
+            // What is under way there is answered first.
+            self.runtime.spawn(async move { node.close().await });
+        }
+        if !first {
+            self.contact.nodes_changed();
+        }
+        true
+    }
+
+    /// Asks a node who serves what, and has fred follow if that has changed.
+    async fn look(&self, nodes: &Nodes) -> bool {
+        let servers = self.servers();
+        let turn = nodes.turn.fetch_add(1, Ordering::Relaxed);
+        let Some(server) = servers.get(turn % servers.len().max(1)) else { return false };
+        let Ok(answer) = self.on(server, "CLUSTER", &["SLOTS"]).await else { return false };
+        let Ok(now) = ClusterRouting::from_cluster_slots(answer, server.host.clone()) else {
+            return false;
+        };
+        let now = table(&now);
+        if now.is_empty() || now == nodes.state.lock().table {
+            return false;
+        }
+        // Its event is what has us follow.
+        self.client.sync_cluster().await.is_ok()
+    }
+}
+
+/// Looks who serves what whenever something hints at a change.
+pub(super) async fn watch_nodes(connection: Arc<Connection>) {
+    let Some(nodes) = &connection.nodes else { return };
+    let mut closed = connection.phase.subscribe();
+    let mut hints = connection.contact.node_changes();
+    let looking = async {
+        loop {
+            tokio::select! {
+                () = nodes.look.notified() => {}
+                hint = hints.changed() => if hint.is_err() { return },
+            }
+            for pause in LOOKS {
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+                if connection.look(nodes).await {
+                    break;
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = looking => {}
+        _ = closed.wait_for(|phase| phase.closed) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirections_are_told_from_other_refusals() {
+        let read = |text| Redirection::read(text, "here");
+        let to = |host: &str, asking| Some(Redirection { server: Server::new(host, 6381), asking });
+        assert_eq!(read("MOVED 7 127.0.0.1:6381"), to("127.0.0.1", false));
+        assert_eq!(read("ASK 7 node-1.example:6381"), to("node-1.example", true));
+        assert_eq!(read("MOVED 7 :6381"), to("here", false));
+        assert_eq!(read("MOVED 7 ::1:6381"), to("::1", false));
+        for text in
+            ["TRYAGAIN Multiple keys", "MOVED", "MOVED 7", "MOVED 7 host", "ASK 7 host:x", ""]
+        {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+}
