@@ -2,7 +2,7 @@
 //! the same two scripts as bare EVALSHAs of fred, and by redis-benchmark.
 //!
 //! The sides take turns in one run on one server; a ratio is taken turn by turn. With `profile`:
-//! where the time goes. With `chart FROM NAME`: only draws figures that came from elsewhere.
+//! where the time goes. With `chart FROM NAME TITLE X Y SCALE`: only draws figures that came from elsewhere.
 
 mod common;
 
@@ -22,17 +22,15 @@ const TASKS: [(usize, usize); 5] = [(1, 9), (4, 3), (16, 9), (64, 3), (256, 9)];
 fn main() {
     let words: Vec<String> = std::env::args().collect();
     if let Some(at) = words.iter().position(|word| word == "chart") {
-        throughput(&words[at + 2]).write(&chart::read(&words[at + 1]));
+        let [from, name, title, x, y, scale] = &words[at + 1..at + 7] else {
+            panic!("chart FROM NAME TITLE X Y log|linear")
+        };
+        Chart { name, title, x, y, log_y: scale == "log" }.write(&chart::read(from));
     } else if told("profile") {
         common::runtime().block_on(profile());
     } else {
         common::runtime().block_on(measure());
     }
-}
-
-fn throughput(name: &str) -> Chart<'_> {
-    let title = "Uncontended lock + unlock, a lock for each task";
-    Chart { name, title, x: "tasks", y: "pairs a second", log_y: true }
 }
 
 /// One turn, and what it cost the server.
@@ -105,7 +103,9 @@ async fn measure() {
         let pairs = median(ceilings.iter().map(|one| one.pairs));
         lines.push(("redis-benchmark -c 50 -P 16".into(), vec![(1.0, pairs), (256.0, pairs)]));
     }
-    throughput("throughput").write(&lines);
+    let title = "Uncontended lock + unlock, a lock for each task";
+    let (x, y) = ("tasks", "pairs a second");
+    Chart { name: "throughput", title, x, y, log_y: true }.write(&lines);
     locks.close().await;
 }
 

@@ -7,12 +7,11 @@ use fred::prelude::*;
 use std::process::Command;
 use std::sync::Arc;
 
-const OWNER: &str = "0b7e7d5e-7c1b-4c59-a7e0-0123456789ab:1";
-
 pub struct Bare {
     pub client: Client,
     pub acquire: String,
     pub release: String,
+    owner: String,
 }
 
 impl Bare {
@@ -27,19 +26,20 @@ impl Bare {
         let acquire = load(include_str!("../../lua/lock/acquire.lua")).await;
         let release = load(include_str!("../../lua/lock/release.lua")).await;
         let (acquire, release) = (acquire.expect("it compiles"), release.expect("it compiles"));
-        Arc::new(Self { client, acquire, release })
+        let owner = format!("0b7e7d5e-7c1b-4c59-a7e0-0123456789ab:{}", std::process::id());
+        Arc::new(Self { client, acquire, release, owner })
     }
 
     /// Whether it was free.
     pub async fn acquire(&self, name: &str) -> bool {
-        let arguments = vec!["30000", OWNER, "1"];
+        let arguments = vec!["30000", &self.owner, "1"];
         let reply = self.client.evalsha(&self.acquire, vec![name], arguments).await;
         let reply: Vec<Value> = reply.expect("a script");
         reply[0].as_i64() == Some(0)
     }
 
     pub async fn release(&self, name: &str) {
-        let (channel, arguments) = (channel(name), vec![OWNER, "0", "PUBLISH"]);
+        let (channel, arguments) = (channel(name), vec![self.owner.as_str(), "0", "PUBLISH"]);
         let reply = self.client.evalsha(&self.release, vec![name, &channel], arguments).await;
         let reply: Vec<i64> = reply.expect("a script");
         assert!(reply[0] >= 0, "it was held");
@@ -75,7 +75,7 @@ pub fn ceiling(server: &RedisServer, bare: &Bare) -> Option<Ceiling> {
     const FILL: &str = "for n = tonumber(ARGV[2]), ARGV[2] + 9999 do
         local lock = string.format('bench:%012d', n)
         redis.call('HSET', lock, ARGV[1], 1) redis.call('PEXPIRE', lock, 600000) end";
-    let port = server.port().to_string();
+    let (port, owner) = (server.port().to_string(), bare.owner.as_str());
     let rate = |names: u32, words: &[&str]| {
         let mut command = Command::new("redis-benchmark");
         command.args(["-p", &port, "-c", "50", "-P", "16", "--csv"]);
@@ -87,13 +87,13 @@ pub fn ceiling(server: &RedisServer, bare: &Bare) -> Option<Ceiling> {
     };
     let (raw, name, channel) = (server.raw(), "bench:__rand_int__", channel("bench"));
     raw.cmd(&["FLUSHALL"]).ok();
-    let acquire = ["EVALSHA", &bare.acquire, "1", name, "30000", OWNER, "1"];
+    let acquire = ["EVALSHA", &bare.acquire, "1", name, "30000", owner, "1"];
     let acquire = rate(100_000_000, &acquire)?;
     raw.cmd(&["FLUSHALL"]).ok();
     for first in (0..HELD).step_by(10_000) {
-        raw.cmd(&["EVAL", FILL, "0", OWNER, &first.to_string()]);
+        raw.cmd(&["EVAL", FILL, "0", owner, &first.to_string()]);
     }
-    let release = ["EVALSHA", &bare.release, "2", name, &channel, OWNER, "0", "PUBLISH"];
+    let release = ["EVALSHA", &bare.release, "2", name, &channel, owner, "0", "PUBLISH"];
     let release = rate(HELD, &release)?;
     let found = f64::from(HELD) - raw.cmd(&["DBSIZE"]).int() as f64;
     raw.cmd(&["FLUSHALL"]).ok();

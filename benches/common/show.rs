@@ -28,6 +28,7 @@ fn digits(figure: f64) -> usize {
         size if size >= 100.0 => 0,
         size if size >= 10.0 => 1,
         size if size >= 0.1 => 2,
+        size if size >= 0.01 => 3,
         _ => 5,
     }
 }

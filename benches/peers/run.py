@@ -2,17 +2,15 @@
 """Builds the drivers of leasehold and its peers and runs them side by side on one private Redis.
 
 Peers take turns, in an order that changes with the round; every figure is the median of the rounds
-with the least and the most. Writes nothing outside the target directory. See README.md here.
+with the least and the most. A peer that cannot be built or fails is a row that says so. Writes
+nothing outside the target directory. See README.md here.
 """
 
 import argparse
 import array
 import atexit
-import csv
-import datetime
 import functools
 import heapq
-import io
 import itertools
 import json
 import os
@@ -34,6 +32,8 @@ ROOT = HERE.parent.parent
 OUT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "bench"
 BUILT = OUT / "peers"
 
+STARTED = time.monotonic()
+
 # key: title, what the drivers call it, processes, tasks in each, seconds
 WORKLOADS = {
     "a1": ("lock + unlock, a name of its own, 1 task", "uncontended", 1, 1, 1.0),
@@ -42,13 +42,17 @@ WORKLOADS = {
     "b": ("one hot lock, 64 tasks of one process, empty section", "hot", 1, 64, 1.5),
     "c": ("one hot lock, 4 processes of 16 tasks, empty section", "hot", 4, 16, 1.5),
     "d": ("unlock to the next holder in another process", "handoff", 2, 1, 2.0),
+    # If they are not served by then, that is the result.
+    "e": ("1,000 waiters on one lock, until each was served once", "drain", 1, 1000, 6.0),
 }
 WARM_UP = {"redisson": 5.0}  # of the driver itself, before its turn; a JVM needs long
+PATIENCE = 600  # seconds for a step of a build: a registry that does not answer is no reason to hang
 BALL_WARM_UP = {"redisson": 3.0}  # then the same for d, with the ball in the air
 LEFT_OUT = {  # what a row cannot be
-    "bare": {"b", "c"},
-    "tokio": {"a1", "a16", "a256", "c", "d"},
+    "bare": {"b", "c", "e"},
+    "tokio": {"a1", "a16", "a256", "c", "d", "e"},
 }
+BOUNDS = set(LEFT_OUT)  # no lock libraries: they are not compared to, only shown
 # What a client may send by itself. The server also counts what scripts call; SET is of the client
 # only where it is named here.
 SENT = re.compile(r"eval|evalsha|s?subscribe|s?unsubscribe|psubscribe|ping|wait")
@@ -59,67 +63,92 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--scale", type=float, default=1.0, help="of the length of turns")
-    arguments.add_argument("--limit", type=float, default=660, help="seconds, without the builds")
+    arguments.add_argument("--limit", type=float, default=560, help="seconds, without the builds")
     arguments.add_argument("--peers", help="some, with commas: leasehold,redisson,...")
-    arguments.add_argument("--workloads", help="some, with commas: a1,a16,a256,b,c,d,ceiling")
+    arguments.add_argument("--workloads", help="some, with commas: a1,a16,a256,b,c,d,e")
     options = arguments.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
 
-    commands = build()
+    commands, absent = build()
     if options.peers:
-        commands = {peer: commands[peer] for peer in options.peers.split(",") if peer in commands}
-    chosen = (options.workloads or ",".join([*WORKLOADS, "ceiling"])).split(",")
+        wanted = options.peers.split(",")
+        commands = {peer: commands[peer] for peer in commands if peer in wanted}
+        absent = {peer: absent[peer] for peer in absent if peer in wanted}
+    chosen = (options.workloads or ",".join(WORKLOADS)).split(",")
+    chosen = [key for key in WORKLOADS if key in chosen]
     end = time.monotonic() + options.limit
     server = Server()
     atexit.register(server.stop)
-    machine(server, commands, options)
-    results, ceilings = {}, []
+    machine(server, options)
+    results = {key: {} for key in chosen}
     for number in range(options.rounds):
-        for workload in [key for key in WORKLOADS if key in chosen]:
+        for workload in chosen:
             peers = [peer for peer in commands if workload not in LEFT_OUT.get(peer, ())]
             shift = number * len(peers) // options.rounds
             for peer in peers[shift:] + peers[:shift]:
+                turns = results[workload].setdefault(peer, {})
                 if time.monotonic() > end:
                     say(f"round {number + 1}, {workload}, {peer}: left out, the time is over")
-                    continue
-                say(f"round {number + 1} of {options.rounds}, {workload}, {peer}")
-                turn = Turn(server, commands[peer], peer, workload, options.scale)
-                results.setdefault(workload, {}).setdefault(peer, {})[number] = turn.run()
-        if "ceiling" in chosen and time.monotonic() < end:
-            say(f"round {number + 1} of {options.rounds}, redis-benchmark")
-            ceilings.append(ceiling(server, options.scale))
+                    turns[number] = cannot(peer, "not run: the time was over")
+                elif given_up(turns):
+                    turns[number] = turns[0]  # it will not be otherwise
+                else:
+                    say(f"round {number + 1} of {options.rounds}, {workload}, {peer}")
+                    turn = Turn(server, commands[peer], peer, workload, options.scale)
+                    turns[number] = turn.run()
     (OUT / "peers.json").write_text(json.dumps(results, indent=1))
     for workload, rows in results.items():
-        table(workload, rows)
-        if workload == "a256" and ceilings and ceilings[0]:
-            table_ceiling(rows, ceilings)
-    if any(turn.get("overlaps") for turn in results.get("b", {}).get("leasehold", {}).values()):
+        for peer, why in absent.items():
+            if workload not in LEFT_OUT.get(peer, ()):
+                rows[peer] = {0: cannot(peer, why)}
+        order = [*commands, *absent]
+        results[workload] = dict(sorted(rows.items(), key=lambda row: order.index(row[0])))
+        table(workload, results[workload])
+    bars(results)
+    charts(results)
+    if any(turn.get("overlaps") for rows in results.values() for turn in rows.get("leasehold", {}).values()):
         sys.exit("leasehold did not exclude")
+
+
+def cannot(peer, why):
+    return {"peer": peer, "version": "–", "cannot": why}
+
+
+def given_up(turns):
+    """Whether the peer said in its first turn that it has no such thing."""
+    return turns.get(0, {}).get("cannot", "").startswith("not applicable")
 
 
 # ---- builds ---------------------------------------------------------------------------------------
 
 
 def build():
-    """What to run for each peer. A peer that cannot be built is named and left out."""
-    commands, environment = {}, dict(os.environ)
+    """What to run for each peer, and why there are some that cannot be run."""
+    commands, absent, environment = {}, {}, dict(os.environ)
     for folder in ("rust", "redisson", "go", "python", "node"):
         shutil.copytree(HERE / folder, BUILT / folder, dirs_exist_ok=True)
     manifest = BUILT / "rust/Cargo.toml"
     manifest.write_text(manifest.read_text().replace('"../../.."', f'"{ROOT}"'))
 
-    def attempt(what, needs, *steps):
-        missing = [tool for tool in needs if not shutil.which(tool)]
-        if missing:
-            return say(f"{what}: left out, {' and '.join(missing)} not found")
-        say(f"building {what}")
-        for folder, *command in steps:
-            directory = BUILT / folder
-            done = subprocess.run(command, cwd=directory, env=environment, stdout=sys.stderr)
-            if done.returncode:
-                return say(f"{what}: left out, it does not build")
-        return True
+    def attempt(peers, needs, *steps):
+        why = [f"{tool} not found" for tool in needs if not shutil.which(tool)]
+        for folder, *command in steps if not why else ():
+            say(f"building {', '.join(peers)}: {os.path.basename(command[0])}")
+            try:
+                done = subprocess.run(
+                    command, cwd=BUILT / folder, env=environment, stdin=subprocess.DEVNULL,
+                    stdout=sys.stderr, timeout=PATIENCE,
+                )  # fmt: skip
+                why = ["it does not build"] if done.returncode else []
+            except (OSError, subprocess.TimeoutExpired) as error:
+                why = [f"it does not build: {type(error).__name__}"]
+            if why:
+                break
+        if why:
+            say(f"{', '.join(peers)}: left out, {why[0]}")
+            absent.update({peer: f"not run: {why[0]}" for peer in peers})
+        return not why
 
     def offer(peer, *command):
         commands[peer] = [str(part) for part in command]
@@ -127,29 +156,30 @@ def build():
     leasehold_version()  # of what is built here, whatever is committed later
     target = OUT / "cargo"
     rust = ("rust", "cargo", "build", "--release", "--quiet", "--target-dir", str(target))
-    if not attempt("leasehold and the Rust peers", ["cargo"], rust):
+    of_rust = ["rslock", "async-redis-lock", "distributed-lock-redis"]
+    if not attempt(["leasehold", *of_rust], ["cargo"], rust):
         sys.exit(1)
     offer("leasehold", target / "release/peers", "leasehold")
     offer("bare", target / "release/peers", "bare")
     offer("tokio", target / "release/peers", "tokio")
     maven = ("redisson", "mvn", "-q", "-B", "-Dstyle.color=never", "package", "dependency:copy-dependencies")
-    if attempt("redisson", ["java", "mvn"], maven):
+    if attempt(["redisson"], ["java", "mvn"], maven):
         made = BUILT / "redisson/target"
         offer("redisson", "java", "-cp", f"{made}/classes:{made}/dependency/*", "bench.Driver")
-    if attempt("the Go peers", ["go"], ("go", "go", "build", "-o", "driver", ".")):
+    if attempt(["rueidislock", "redsync"], ["go"], ("go", "go", "build", "-o", "driver", ".")):
         offer("rueidislock", BUILT / "go/driver", "rueidislock")
         offer("redsync", BUILT / "go/driver", "redsync")
-    for peer in ("rslock", "async-redis-lock", "distributed-lock-redis"):
+    for peer in of_rust:
         offer(peer, target / "release/peers", peer)
     python = BUILT / "python/venv/bin/python"
     install = ("install", "-q", "--disable-pip-version-check", "-r", "requirements.txt")
     steps = [("python", sys.executable, "-m", "venv", "venv")] if not python.exists() else []
-    if attempt("redis-py", [], *steps, ("python", str(python), "-m", "pip", *install)):
+    if attempt(["redis-py"], [], *steps, ("python", str(python), "-m", "pip", *install)):
         offer("redis-py", python, BUILT / "python/driver.py")
     npm = ("node", "npm", "ci", "--silent", "--no-audit", "--no-fund")
-    if attempt("node-redlock", ["node", "npm"], npm):
+    if attempt(["node-redlock"], ["node", "npm"], npm):
         offer("node-redlock", "node", BUILT / "node/driver.mjs")
-    return commands
+    return commands, absent
 
 
 # ---- the server -----------------------------------------------------------------------------------
@@ -303,8 +333,8 @@ class Turn:
                 arguments = [self.kind, self.server.url, str(self.seconds), str(self.tasks)]
                 drivers.append(Driver([*self.command, *arguments], environment, log))
             return self.measure(drivers, sections)
-        except (TimeoutError, RuntimeError) as error:
-            return {"peer": self.peer, "version": "?", "cannot": f"failed: {error}"}
+        except Exception as error:  # whatever it is, the others are to have their turns
+            return cannot(self.peer, f"failed: {error}")
         finally:
             for driver in drivers:
                 driver.kill()
@@ -334,11 +364,15 @@ class Turn:
         else:
             for driver in drivers:
                 driver.tell("go")
-            time.sleep(self.seconds)
+            if self.kind == "drain":
+                results = [self.result(driver) for driver in drivers]
+            else:
+                time.sleep(self.seconds)
         sent, cpu = self.server.sent(self.peer), self.server.cpu() - cpu
         for driver in drivers:
             driver.hush()
-        results = [self.result(driver) for driver in drivers]
+        if self.kind != "drain":
+            results = [self.result(driver) for driver in drivers]
         ops = sum(result["ops"] for result in results)
         turn = dict(results[0], ops=ops, shares=[result["ops"] for result in results])
         turn["min_served"] = min(result["min_served"] for result in results)
@@ -354,6 +388,10 @@ class Turn:
             if self.kind == "handoff":
                 ops = turn["ops"] = len(gaps)
                 turn["seconds"] = self.seconds
+                turn["quantiles"] = [quantile(gaps, n / 200) / 1e3 for n in range(1, 200)]
+            if self.kind == "drain":
+                turn["rest"], turn["limit"] = self.tasks - ops, self.seconds
+                ops = self.tasks  # what was sent was sent for all of them
         turn["rate"] = ops / turn["seconds"]
         turn["commands"] = sent / ops if ops else 0
         turn["server_us"] = cpu * 1e6 / ops if ops else 0
@@ -406,64 +444,30 @@ def quantile(ordered, share):
     return ordered[int((len(ordered) - 1) * share)] if ordered else 0
 
 
-def ceiling(server, scale):
-    """Our two scripts by redis-benchmark, one name a command; pairs/s if one follows the other.
-
-    In small parts, so that the keys stay few: many would slow the server down.
-    """
-    if not shutil.which("redis-benchmark"):
-        return say("redis-benchmark: not found")
-    requests, held, parts, owner = 20_000, 100_000, max(1, int(6 * scale)), "0b7e7d5e:1"
-    name, channel = "bench:__rand_int__", "redisson_lock__channel:{bench}"
-    # It draws its names anew: hold so many that it seldom draws one twice.
-    fill = """for n = tonumber(ARGV[2]), ARGV[2] + 9999 do
-        local lock = string.format('bench:%012d', n)
-        redis.call('HSET', lock, ARGV[1], 1) redis.call('PEXPIRE', lock, 600000) end"""
-
-    def time_of(spread, *words):
-        command = ["redis-benchmark", "-p", str(server.port), "-c", "50", "-P", "16", "--csv"]
-        command += ["-n", str(requests), "-r", str(spread), *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        return requests / float(list(csv.reader(io.StringIO(done.stdout)))[-1][1])
-
-    acquire, release, released = 0.0, 0.0, 0
-    for _ in range(parts):
-        server.command("FLUSHALL")
-        words = ("EVALSHA", server.acquire, "1", name, "30000", owner, "1")
-        acquire += time_of(100_000_000, *words)
-        server.command("FLUSHALL")
-        for start in range(0, held, 10_000):
-            server.command("EVAL", fill, "0", owner, start)
-        words = ("EVALSHA", server.release, "2", name, channel, owner, "0", "PUBLISH")
-        release += time_of(held, *words)
-        released += held - server.command("DBSIZE")
-    server.command("FLUSHALL")
-    total = requests * parts
-    return {
-        "acquire": total / acquire,
-        "release": total / release,
-        "pairs": total / (acquire + release),
-        "released": released / total,
-    }
-
-
 # ---- what is printed ------------------------------------------------------------------------------
+
+
+HEADS = {
+    "uncontended": ["pairs/s", "leasehold is × as fast", "p50 µs", "p99 µs", "commands a pair", "Redis CPU µs a pair"],
+    "hot": [
+        "acquisitions/s", "leasehold is × as fast", "hand-over p50 µs", "p99 µs", "commands each",
+        "least/most served", "longest wait ms", "gave up", "overlaps",
+    ],
+    "handoff": [
+        "p50 µs", "× leasehold's", "p99 µs", "hand-overs", "commands each", "overlaps",
+    ],
+    "drain": [
+        "ms until all were served", "× leasehold's", "not served in time", "commands each",
+        "gave up", "overlaps",
+    ],
+}  # fmt: skip
 
 
 def table(workload, rows):
     title, kind, processes, _, _ = WORKLOADS[workload]
-    print(f"\n({workload}) {title}\n")
-    ours = rows.get("leasehold", {})
-    heads = {
-        "uncontended": ["pairs/s", "leasehold/peer", "p50 µs", "p99 µs", "commands", "server µs"],
-        "hot": [
-            "acquisitions/s", "leasehold/peer", "hand-over p50 µs", "p99 µs", "commands",
-            "least/most served", "longest wait ms", "gave up", "overlaps",
-        ],
-        "handoff": [
-            "p50 µs", "leasehold's p50/peer's", "p99 µs", "hand-overs", "commands", "overlaps",
-        ],
-    }[kind]  # fmt: skip
+    print(f"\n### ({workload}) {title}\n")
+    ours = {n: turn for n, turn in rows.get("leasehold", {}).items() if not turn.get("cannot")}
+    heads = list(HEADS[kind])
     if processes > 2:
         heads.insert(6, "share, 1 is fair")
     lines = [["peer", "version", *heads]]
@@ -472,14 +476,8 @@ def table(workload, rows):
         any_turn = next(iter((good or turns).values()))
         cells = [peer, any_turn["version"]]
         if not good:
-            lines.append([*cells, any_turn["cannot"]])
+            lines.append([*cells, any_turn["cannot"], *[""] * (len(heads) - 1)])
             continue
-        key = "p50_us" if kind == "handoff" else "rate"
-        ratios = [
-            ours[n][key] / turn[key]
-            for n, turn in good.items()
-            if turn[key] and key in ours.get(n, {})
-        ]
 
         def of(key, scale=1.0, good=good):
             return show([turn[key] * scale for turn in good.values()])
@@ -487,7 +485,8 @@ def table(workload, rows):
         def total(key, good=good):
             return str(sum(turn[key] for turn in good.values()))
 
-        ratio = show(ratios) if ratios and peer != "leasehold" else "1" if ratios else "–"
+        ratio = ratios(ours, good, kind)
+        ratio = "1" if peer == "leasehold" else show(ratio) if ratio else "–"
         if kind == "uncontended":
             cells += [of("rate"), ratio, of("p50_us"), of("p99_us")]
             cells += [of("commands"), of("server_us")]
@@ -502,37 +501,108 @@ def table(workload, rows):
                 ]
                 cells.append(f"{min(shares):.2f}–{max(shares):.2f}")
             cells += [of("longest_us", 1e-3), total("failed"), total("overlaps")]
+        elif kind == "drain":
+            all_served = not any(turn["rest"] for turn in good.values())
+            limit = f"> {any_turn['limit'] * 1e3:.0f}"
+            cells.append(of("seconds", 1e3) if all_served else limit)
+            cells += [ratio if all_served else f"> {ratio}", of("rest")]
+            cells += [of("commands"), total("failed"), total("overlaps")]
         else:
             cells += [of("p50_us"), ratio, of("p99_us")]
             cells += [total("ops"), of("commands"), total("overlaps")]
-        failed = len(turns) - len(good)
-        if failed:
-            cells.append(f"({failed} of {len(turns)} turns failed)")
+        if len(good) < len(turns):
+            cells[0] += f" ({len(good)} of {len(turns)} turns)"
         lines.append(cells)
-    widths = [0] * len(lines[0])
-    for line in lines:
-        # The reason why there are no figures needs no column.
-        for at, cell in enumerate(line[: 2 if len(line) == 3 else len(widths)]):
-            widths[at] = max(widths[at], len(cell))
-    for line in lines:
-        padded = [f"{cell:<{width}}" for cell, width in zip(line, widths)]
-        print("  ".join(padded + line[len(widths) :]).rstrip())
+    markdown(lines)
 
 
-def table_ceiling(rows, ceilings):
-    figures = {key: show([one[key] for one in ceilings]) for key in ceilings[0]}
-    print("\nredis-benchmark -c 50 -P 16 with leasehold's scripts, one name a command")
-    print(f"acquire/s  {figures['acquire']}")
-    print(f"release/s  {figures['release']}  (of a held lock: {figures['released']})")
-    print(f"pairs/s    {figures['pairs']}  = 1/(1/acquire + 1/release)")
-    turns = rows.get("leasehold", {})
-    ratios = [
-        turns[n]["rate"] / one["pairs"]
-        for n, one in enumerate(ceilings)
-        if "rate" in turns.get(n, {})
+def ratios(ours, theirs, kind):
+    """How many times better leasehold was, round by round."""
+    pairs = [(ours[n], turn) for n, turn in theirs.items() if n in ours]
+    key = {"handoff": "p50_us", "drain": "seconds"}.get(kind)
+    if key:
+        return [turn[key] / our[key] for our, turn in pairs if our[key]]
+    return [our["rate"] / turn["rate"] for our, turn in pairs if turn["rate"]]
+
+
+def markdown(lines):
+    """A table that is readable as plain text, too."""
+    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    for number, line in enumerate(lines):
+        print("| " + " | ".join(f"{cell:<{width}}" for cell, width in zip(line, widths)) + " |")
+        if number == 0:
+            print("|-" + "-|-".join("-" * width for width in widths) + "-|")
+
+
+def bars(results):
+    """What is asked for beside what came out. Nothing fails by it."""
+    lines = [["bar", "asked", "measured", ""]]
+
+    def add(workload, what, bound, wanted=lambda peer: True, kind="rate"):
+        rows = results.get(workload, {})
+        good = {
+            peer: {n: turn for n, turn in turns.items() if not turn.get("cannot")}
+            for peer, turns in rows.items()
+        }
+        ours, least = good.pop("leasehold", {}), None
+        for peer, turns in good.items():
+            if peer in BOUNDS or not wanted(peer):
+                continue
+            found = ratios(ours, turns, kind)
+            if found and (least is None or statistics.median(found) < least[0]):
+                least = statistics.median(found), peer
+        if least:
+            verdict = "ok" if least[0] >= bound else "**missed**"
+            lines.append([what, f"≥ {bound}", f"{least[0]:.3g} ({least[1]})", verdict])
+        elif workload in results:
+            lines.append([what, f"≥ {bound}", "–", "not measured"])
+
+    only_redisson = lambda peer: peer == "redisson"
+    add("a1", "(a) 1 task: a peer's p50 / leasehold's, the nearest peer", 1, kind="handoff")
+    add("a256", "(a) 256 tasks: leasehold / Redisson, pairs/s", 4, only_redisson)
+    add("a256", "(a) 256 tasks: leasehold / the nearest peer, pairs/s", 4)
+    add("b", "(b) leasehold / Redisson, acquisitions/s", 20, only_redisson)
+    add("b", "(b) leasehold / the nearest peer, acquisitions/s", 20)
+    add("c", "(c) leasehold / Redisson, hand-overs/s", 10, only_redisson)
+    print("\n### Bars\n")
+    markdown(lines)
+
+
+def charts(results):
+    """By the bench `uncontended`, which can draw. A chart less is no reason to fail."""
+    medians = lambda turns, key: statistics.median(
+        [turn[key] for turn in turns.values() if not turn.get("cannot")] or [0]
+    )
+    rows = [
+        (peer, tasks, medians(turns, "rate"))
+        for tasks in (1, 16, 256)
+        for peer, turns in results.get(f"a{tasks}", {}).items()
     ]
-    if ratios:
-        print(f"leasehold with 256 tasks / that  {show(ratios)}")
+    title = "Uncontended lock + unlock, a lock for each task"
+    draw("peers-throughput", rows, title, "tasks", "pairs a second", "log")
+    rows = []
+    for peer, turns in results.get("d", {}).items():
+        good = [turn["quantiles"] for turn in turns.values() if turn.get("quantiles")]
+        for at, figures in enumerate(zip(*good)):
+            rows.append((peer, statistics.median(figures), (at + 1) / 2))
+    title, y = "Unlock to the next holder in another process", "% that took no longer"
+    draw("peers-handover", rows, title, "µs", y, "linear")
+
+
+def draw(name, rows, *labels):
+    rows = [row for row in rows if row[1] > 0 and row[2] > 0]
+    if not rows:
+        return
+    file = OUT / f"{name}.tsv"
+    file.write_text("".join(f"{line}\t{x}\t{y}\n" for line, x, y in rows))
+    environment = dict(os.environ)
+    environment.setdefault("BENCH_OUT", str(OUT))
+    command = ["cargo", "bench", "-q", "--locked", "--bench", "uncontended", "--", "chart", str(file)]
+    try:
+        sys.stdout.flush()
+        subprocess.run([*command, name, *labels], cwd=ROOT, env=environment, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        say(f"{name}: not drawn, {error}")
 
 
 def show(figures):
@@ -545,28 +615,20 @@ def show(figures):
     return f"{median:.{digits}f} ({least:.{digits}f}–{most:.{digits}f})"
 
 
-def machine(server, commands, options):
-    model = "?"
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-        model = re.search(r"model name\s*: (.*)", text).group(1)
-    except (OSError, AttributeError):
-        pass
-    load = ", ".join(f"{figure:.1f}" for figure in os.getloadavg())
-    date = datetime.datetime.now().astimezone().isoformat(" ", "minutes")
+def machine(server, options):
+    """What ran where; the machine itself is described by script/bench."""
     runtimes = {"rustc": ["rustc", "-V"], "java": ["java", "-version"], "go": ["go", "version"]}
     runtimes |= {"node": ["node", "-v"]}
-    print(f"date       {date}")
-    print(f"command    script/bench peers {' '.join(sys.argv[1:])}".rstrip())
-    print(f"machine    {os.cpu_count()} cores, {model}; {platform.platform()}; load before {load}")
-    print(f"server     redis {server.version}")
+    print("\n## leasehold and its peers, side by side\n")
+    versions = [f"Redis {server.version}"]
     for name, command in runtimes.items():
         if shutil.which(command[0]):
             done = subprocess.run(command, capture_output=True, text=True)
             said = (done.stdout + done.stderr).splitlines()
-            print(f"{name:<10} {said[0] if said else '?'}")
-    print(f"python     {platform.python_version()}")
-    print(f"figures    median (least–most) of {options.rounds} interleaved rounds", flush=True)
+            versions.append(f"node {said[0]}" if name == "node" and said else said[0] if said else name)
+    versions.append(f"Python {platform.python_version()}")
+    print(f"{'; '.join(versions)}. Median (least–most) of {options.rounds} interleaved rounds;")
+    print("ratios are taken round by round.", flush=True)
 
 
 @functools.cache
@@ -578,7 +640,7 @@ def leasehold_version():
 
 
 def say(text):
-    print(text, file=sys.stderr, flush=True)
+    print(f"{time.monotonic() - STARTED:5.0f} s  {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

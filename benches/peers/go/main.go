@@ -29,6 +29,7 @@ const (
 	watchEvery = 200 * time.Millisecond
 	watchFor   = time.Millisecond
 	kept       = 5 * time.Millisecond
+	gathering  = 500 * time.Millisecond
 )
 
 // A lock as one task uses it: waits as the library waits and gives what unlocks, or nil if it gave
@@ -64,7 +65,7 @@ func main() {
 		warmUp = given
 	}
 	if workload == "hot" {
-		hot(p, "bench:warm", warmUp, tasks, true)
+		hot(p, "bench:warm", warmUp, tasks, false, true)
 	} else {
 		uncontended(p, warmUp, tasks)
 	}
@@ -78,7 +79,17 @@ func main() {
 	case "uncontended":
 		all = uncontended(p, seconds, tasks)
 	case "hot":
-		all, overlaps = hot(p, "bench:hot", seconds, tasks, false)
+		all, overlaps = hot(p, "bench:hot", seconds, tasks, false, false)
+	case "drain":
+		held := p.lock("bench:drain")()
+		var released int64
+		go func() {
+			time.Sleep(gathering)
+			atomic.StoreInt64(&released, now())
+			held()
+		}()
+		all, overlaps = hot(p, "bench:drain", seconds+gathering.Seconds(), tasks, true, false)
+		start = atomic.LoadInt64(&released)
 	default:
 		all = []*seen{handoff(p, lines)}
 	}
@@ -162,12 +173,12 @@ func uncontended(p peer, seconds float64, tasks int) []*seen {
 			}
 		}()
 	}
-	drain(&group)
+	drain(&group, 5*time.Second)
 	return all
 }
 
 // Waits for all tasks, but not for ever.
-func drain(group *sync.WaitGroup) {
+func drain(group *sync.WaitGroup, patience time.Duration) {
 	drained := make(chan struct{})
 	go func() {
 		group.Wait()
@@ -175,12 +186,13 @@ func drain(group *sync.WaitGroup) {
 	}()
 	select {
 	case <-drained:
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 	}
 }
 
-// One lock for all. Tasks that wait when the time is over are left behind, unless drained.
-func hot(p peer, name string, seconds float64, tasks int, drained bool) ([]*seen, int64) {
+// One lock for all, which each wants over and over, or once. Tasks that wait when the time is over
+// are left behind, unless drained.
+func hot(p peer, name string, seconds float64, tasks int, once, drained bool) ([]*seen, int64) {
 	until := now() + int64(seconds*1e9)
 	var inside, overlaps, watchNext atomic.Int64
 	watchNext.Store(now())
@@ -223,12 +235,19 @@ func hot(p peer, name string, seconds float64, tasks int, drained bool) ([]*seen
 				}
 				inside.Store(0)
 				unlock()
+				if once {
+					return
+				}
 			}
 		}()
 	}
+	if once {
+		drain(&group, time.Duration(until-now()))
+		return all, overlaps.Load()
+	}
 	time.Sleep(time.Duration(until - now()))
 	if drained {
-		drain(&group)
+		drain(&group, 5*time.Second)
 	}
 	return all, overlaps.Load()
 }

@@ -10,6 +10,7 @@ import * as redlock from "redlock";
 const Redlock = redlock.default?.default ?? redlock.default;
 const LEASE = 30_000;
 const WATCH_EVERY = 200_000_000n;
+const GATHERING = 0.5; // seconds
 const [workload, url, secondsText, tasksText] = process.argv.slice(2);
 const seconds = Number(secondsText);
 const tasks = Number(tasksText);
@@ -47,8 +48,9 @@ async function uncontended(time) {
   return Promise.all(Array.from({ length: tasks }, (_, n) => task(`bench:own:${process.pid}:${n}`)));
 }
 
-// One lock for all. Tasks that wait when the time is over are left behind, unless drain.
-async function hot(name, time, drain) {
+// One lock for all, which each wants over and over, or once. Tasks that wait when the time is over
+// are left behind, unless drain.
+async function hot(name, time, once, drain) {
   const until = now() + nanos(time);
   const all = [];
   const shared = { inside: false, overlaps: 0, watchNext: now() };
@@ -73,6 +75,7 @@ async function hot(name, time, drain) {
       }
       shared.inside = false;
       await lock.release();
+      if (once) return;
     }
   };
   const running = [];
@@ -81,9 +84,25 @@ async function hot(name, time, drain) {
     all.push(seen);
     running.push(task(seen));
   }
-  await pause(Math.max(0, Number(until - now()) / 1e6));
+  const left = pause(Math.max(0, Number(until - now()) / 1e6));
+  await (once ? Promise.race([Promise.all(running), left]) : left);
   if (drain) await Promise.race([Promise.all(running), pause(5000)]);
   return [all, shared.overlaps];
+}
+
+// Each waits once, for a lock that is held while they gather.
+async function drain() {
+  const held = await take("bench:drain", fresh());
+  let released = now();
+  const release = async () => {
+    await pause(GATHERING * 1e3);
+    released = now();
+    await held.release();
+  };
+  const done = release();
+  const [all, overlaps] = await hot("bench:drain", GATHERING + seconds, true, false);
+  await done;
+  return [all, overlaps, released];
 }
 
 // Waits for the lock whenever a line comes in, and says `in` when it has it.
@@ -134,15 +153,16 @@ function report(all, elapsed, overlaps) {
 }
 
 const warmUp = Number(process.env.WARMUP ?? 0.5);
-if (workload === "hot") await hot("bench:warm", warmUp, true);
+if (workload === "hot") await hot("bench:warm", warmUp, false, true);
 else await uncontended(warmUp);
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 console.log("ready");
 await lines.next();
-const start = now();
+let start = now();
 let [all, overlaps] = [[], 0];
 if (workload === "uncontended") all = await uncontended(seconds);
-else if (workload === "hot") [all, overlaps] = await hot("bench:hot", seconds, false);
+else if (workload === "hot") [all, overlaps] = await hot("bench:hot", seconds, false, false);
+else if (workload === "drain") [all, overlaps, start] = await drain();
 else all = [await handoff(lines)];
 report(all, Number(now() - start) / 1e9, overlaps);
 process.exit(0); // whoever still waits for a lock waits in vain

@@ -15,6 +15,7 @@ import redis.asyncio
 
 LEASE = 30
 WATCH_EVERY = 200_000_000
+GATHERING = 0.5
 
 
 class Seen:
@@ -42,8 +43,11 @@ async def uncontended(client, seconds, tasks):
     return await asyncio.gather(*(task(n) for n in range(tasks)))
 
 
-async def hot(client, name, seconds, tasks, drain):
-    """One lock for all. Tasks that wait when the time is over are left behind, unless drain."""
+async def hot(client, name, seconds, tasks, once=False, drain=False):
+    """One lock for all, which each wants over and over, or once.
+
+    Tasks that wait when the time is over are left behind, unless drain.
+    """
     until = now() + int(seconds * 1e9)
     inside, overlaps, watch_next = False, 0, now()
 
@@ -68,14 +72,33 @@ async def hot(client, name, seconds, tasks, drain):
                 seen.waits_since = None
             inside = False
             await lock.release()
+            if once:
+                return
             began = now()
 
     seen = [Seen() for _ in range(tasks)]
     running = [asyncio.create_task(task(one)) for one in seen]
-    await asyncio.sleep(max(0, until - now()) / 1e9)
+    left = max(0, until - now()) / 1e9
+    await (asyncio.wait(running, timeout=left) if once else asyncio.sleep(left))
     if drain:
         await asyncio.wait(running, timeout=5)
     return seen, overlaps
+
+
+async def drain(client, seconds, tasks):
+    """Each waits once, for a lock that is held while they gather."""
+    held = client.lock("bench:drain", timeout=LEASE)
+    await held.acquire()
+
+    async def release():
+        await asyncio.sleep(GATHERING)
+        released = now()
+        await held.release()
+        return released
+
+    releasing = asyncio.create_task(release())
+    seen, overlaps = await hot(client, "bench:drain", GATHERING + seconds, tasks, once=True)
+    return seen, overlaps, await releasing
 
 
 async def handoff(client, lines):
@@ -134,7 +157,9 @@ async def main():
     if workload == "uncontended":
         seen = await uncontended(client, seconds, tasks)
     elif workload == "hot":
-        seen, overlaps = await hot(client, "bench:hot", seconds, tasks, drain=False)
+        seen, overlaps = await hot(client, "bench:hot", seconds, tasks)
+    elif workload == "drain":
+        seen, overlaps, start = await drain(client, seconds, tasks)
     else:
         seen = [await handoff(client, lines)]
     report(workload, seen, (now() - start) / 1e9, overlaps)

@@ -16,6 +16,8 @@ const WATCH_EVERY: i64 = 200_000_000;
 const WATCH_FOR: Duration = Duration::from_millis(1);
 /// How long a holder keeps the lock in `handoff`: the other is to be asleep by then.
 const KEPT: Duration = Duration::from_millis(5);
+/// How long the lock is held in `drain`, while the waiters gather.
+const GATHERING: Duration = Duration::from_millis(500);
 
 #[tokio::main]
 async fn main() {
@@ -70,6 +72,8 @@ struct Seen {
 struct Hot<P: Peer> {
     peer: P,
     until: i64,
+    /// Each task wants the lock only once.
+    once: bool,
     inside: AtomicBool,
     overlaps: AtomicI64,
     watch_next: AtomicI64,
@@ -79,7 +83,7 @@ impl Turn {
     async fn run<P: Peer>(&self) {
         let peer = P::connect(&self.url).await;
         let mut lines = lines();
-        let waits = self.workload == "hot" || self.workload == "handoff";
+        let waits = self.workload != "uncontended";
         if let Some(why) = if waits { peer.cannot_wait().await } else { None } {
             println!(
                 r#"{{"peer":"{}","version":"{}","workload":"{}","cannot":"{why}"}}"#,
@@ -93,15 +97,20 @@ impl Turn {
         match self.workload.as_str() {
             "uncontended" => drop(self.uncontended(&peer, warm_up).await),
             "hot" => drop(self.hot(&peer, "bench:warm", warm_up, true).await),
-            "handoff" => drop(self.uncontended(&peer, warm_up).await),
+            "handoff" | "drain" => drop(self.uncontended(&peer, warm_up).await),
             other => panic!("no such workload: {other}"),
         }
         println!("ready");
         lines.recv().await;
-        let start = now();
+        let mut start = now();
         let (seen, overlaps) = match self.workload.as_str() {
             "uncontended" => (self.uncontended(&peer, self.seconds).await, 0),
             "hot" => self.hot(&peer, "bench:hot", self.seconds, false).await,
+            "drain" => {
+                let (seen, overlaps, released) = self.drain(&peer).await;
+                start = released;
+                (seen, overlaps)
+            }
             _ => (vec![handoff(&peer, &mut lines).await], 0),
         };
         self.report::<P>(seen, (now() - start) as f64 / SECOND, overlaps);
@@ -144,20 +153,8 @@ impl Turn {
         seconds: f64,
         drain: bool,
     ) -> (Vec<Seen>, i64) {
-        let hot = Arc::new(Hot {
-            peer: peer.clone(),
-            until: now() + (seconds * SECOND) as i64,
-            inside: AtomicBool::new(false),
-            overlaps: AtomicI64::new(0),
-            watch_next: AtomicI64::new(now()),
-        });
-        let mut tasks = Vec::new();
-        let mut all = Vec::new();
-        for _ in 0..self.tasks {
-            let seen = Arc::new(Mutex::new(Seen::default()));
-            tasks.push(tokio::spawn(contend(hot.clone(), peer.handle(name), seen.clone())));
-            all.push(seen);
-        }
+        let hot = Hot::new(peer, seconds, false);
+        let (all, tasks) = hot.start(self.tasks, name);
         tokio::time::sleep(Duration::from_nanos((hot.until - now()).max(0) as u64)).await;
         if drain {
             let patience = tokio::time::Instant::now() + Duration::from_secs(5);
@@ -165,8 +162,27 @@ impl Turn {
                 let _ = tokio::time::timeout_at(patience, task).await;
             }
         }
-        let take = |seen: &Arc<Mutex<Seen>>| std::mem::take(&mut *seen.lock().expect("no panic"));
         (all.iter().map(take).collect(), hot.overlaps.load(Ordering::SeqCst))
+    }
+
+    /// Each task waits once for a lock that is held while they gather; ends when all were served or
+    /// the time is over. Also gives when the lock was released.
+    async fn drain<P: Peer>(&self, peer: &P) -> (Vec<Seen>, i64, i64) {
+        let name = "bench:drain";
+        let held = peer.lock(&peer.handle(name)).await.expect("nobody else has it");
+        let hot = Hot::new(peer, GATHERING.as_secs_f64() + self.seconds, true);
+        let (all, tasks) = hot.start(self.tasks, name);
+        tokio::time::sleep(GATHERING).await;
+        let released = now();
+        peer.unlock(held).await;
+        let patience = Duration::from_nanos((hot.until - now()).max(0) as u64);
+        let served = async {
+            for task in tasks {
+                let _ = task.await;
+            }
+        };
+        let _ = tokio::time::timeout(patience, served).await;
+        (all.iter().map(take).collect(), hot.overlaps.load(Ordering::SeqCst), released)
     }
 
     fn report<P: Peer>(&self, seen: Vec<Seen>, seconds: f64, overlaps: i64) {
@@ -215,6 +231,34 @@ impl Turn {
     }
 }
 
+fn take(seen: &Arc<Mutex<Seen>>) -> Seen {
+    std::mem::take(&mut *seen.lock().expect("no panic"))
+}
+
+type Tasks = (Vec<Arc<Mutex<Seen>>>, Vec<tokio::task::JoinHandle<()>>);
+
+impl<P: Peer> Hot<P> {
+    fn new(peer: &P, seconds: f64, once: bool) -> Arc<Self> {
+        Arc::new(Self {
+            peer: peer.clone(),
+            until: now() + (seconds * SECOND) as i64,
+            once,
+            inside: AtomicBool::new(false),
+            overlaps: AtomicI64::new(0),
+            watch_next: AtomicI64::new(now()),
+        })
+    }
+
+    fn start(self: &Arc<Self>, tasks: usize, name: &str) -> Tasks {
+        let all: Vec<Arc<Mutex<Seen>>> = (0..tasks).map(|_| Arc::default()).collect();
+        let start = |seen: &Arc<Mutex<Seen>>| {
+            tokio::spawn(contend(self.clone(), self.peer.handle(name), seen.clone()))
+        };
+        let running = all.iter().map(start).collect();
+        (all, running)
+    }
+}
+
 async fn contend<P: Peer>(hot: Arc<Hot<P>>, lock: P::Handle, shared: Arc<Mutex<Seen>>) {
     let seen = || shared.lock().expect("no panic");
     let mut began = now();
@@ -243,6 +287,9 @@ async fn contend<P: Peer>(hot: Arc<Hot<P>>, lock: P::Handle, shared: Arc<Mutex<S
         }
         hot.inside.store(false, Ordering::SeqCst);
         hot.peer.unlock(guard).await;
+        if hot.once {
+            return;
+        }
         began = now();
     }
 }

@@ -8,6 +8,7 @@ import java.io.InputStreamReader;
 import java.util.Arrays;
 import java.util.Locale;
 import java.util.Properties;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
 import org.redisson.Redisson;
@@ -22,6 +23,7 @@ import org.redisson.config.Config;
 public final class Driver {
     static final long WATCH_EVERY = 200_000_000L;
     static final long KEPT_MS = 5;
+    static final long GATHERING_MS = 500;
 
     /** What one task saw; guarded by itself. */
     static final class Seen {
@@ -60,7 +62,7 @@ public final class Driver {
         String given = System.getenv("WARMUP");
         double warmUp = given == null ? 5 : Double.parseDouble(given);
         if (workload.equals("hot")) {
-            hot("bench:warm", warmUp, tasks, true);
+            hot("bench:warm", warmUp, tasks, false, true);
         } else {
             uncontended(warmUp, tasks);
         }
@@ -72,7 +74,12 @@ public final class Driver {
         overlaps = new AtomicLong();
         switch (workload) {
             case "uncontended": seen = uncontended(seconds, tasks); break;
-            case "hot": seen = hot("bench:hot", seconds, tasks, false); break;
+            case "hot": seen = hot("bench:hot", seconds, tasks, false, false); break;
+            case "drain":
+                AtomicLong released = new AtomicLong();
+                seen = drain(seconds, tasks, released);
+                start = released.get();
+                break;
             default: seen = new Seen[] {handoff(lines)};
         }
         report(workload, seen, (System.nanoTime() - start) / 1e9);
@@ -111,8 +118,27 @@ public final class Driver {
         return all;
     }
 
-    /** One lock for all. Tasks that wait when the time is over are left behind, unless drain. */
-    static Seen[] hot(String name, double seconds, int tasks, boolean drain) throws Exception {
+    /** Each waits once, for a lock that is held while they gather. */
+    static Seen[] drain(double seconds, int tasks, AtomicLong released) throws Exception {
+        CountDownLatch held = new CountDownLatch(1);
+        start(() -> { // its owner is the thread
+            RLock lock = redisson.getLock("bench:drain");
+            lock.lock();
+            held.countDown();
+            pause(GATHERING_MS);
+            released.set(System.nanoTime());
+            lock.unlock();
+        });
+        held.await();
+        return hot("bench:drain", GATHERING_MS / 1e3 + seconds, tasks, true, false);
+    }
+
+    /**
+     * One lock for all, which each wants over and over, or once. Tasks that wait when the time is
+     * over are left behind, unless drain.
+     */
+    static Seen[] hot(String name, double seconds, int tasks, boolean once, boolean drain)
+            throws Exception {
         long until = System.nanoTime() + (long) (seconds * 1e9);
         AtomicBoolean inside = new AtomicBoolean();
         AtomicLong watchNext = new AtomicLong(System.nanoTime());
@@ -141,9 +167,18 @@ public final class Driver {
                     }
                     inside.set(false);
                     lock.unlock();
+                    if (once) {
+                        return;
+                    }
                     began = System.nanoTime();
                 }
             });
+        }
+        if (once) {
+            for (Thread thread : threads) {
+                thread.join(Math.max(1, (until - System.nanoTime()) / 1_000_000));
+            }
+            return all;
         }
         Thread.sleep(Math.max(0, (until - System.nanoTime()) / 1_000_000));
         if (drain) {
