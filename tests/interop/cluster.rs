@@ -1,16 +1,14 @@
 //! In a cluster, both sides choose the same kind of channel.
 
+use std::{collections::BTreeSet, time::Duration};
+
 use leasehold::{Client, PublishMode};
 
 use crate::{
     kinds::{FAIR, FENCED, READ, WRITE},
     pair::{LEASE, LEASE_MS, assert_woken_before, lease_end, locks, soon},
     peer::{Java, Jvm, Settings, at_least},
-    support::{
-        eventually,
-        redisson::Redisson,
-        server::{ClusterSetup, Raw},
-    },
+    support::{cluster::ClusterSetup, eventually, redisson::Redisson, server::Raw},
 };
 
 /// Since 3.22, Redisson uses sharded channels where the server has them, and so do we by default.
@@ -24,7 +22,7 @@ async fn unlocks_wake_the_other_side_in_a_cluster() {
     let builder = if sharded { builder } else { builder.publish(PublishMode::Plain) };
     let client = soon(builder.connect()).await.unwrap();
 
-    let mut nodes = std::collections::BTreeSet::new();
+    let mut nodes = BTreeSet::new();
     for name in ["a", "b", "c", "d", "{a}:1", "x{b}", "ü"] {
         let lock = client.lock(name);
         let node = cluster.node_of(name);
@@ -118,6 +116,53 @@ async fn every_kind_wakes_the_other_side_in_a_cluster() {
     javas.ask("latch", "countDown", &[]).await;
     soon(waiting).await.unwrap().unwrap();
     java.close().await;
+}
+
+/// Both sides hold locks of many slots on all nodes for longer than two leases. What neither of them
+/// renews ends, so neither keeps the other's.
+#[tokio::test]
+async fn each_watchdog_keeps_its_own_locks_of_all_slots() {
+    const WATCHDOG_MS: u64 = 1_500;
+    let watchdog = Duration::from_millis(WATCHDOG_MS);
+    let cluster = ClusterSetup::start();
+    let settings = Settings { kind: "cluster", watchdog_ms: WATCHDOG_MS, ..Settings::default() };
+    let java = Java::open(Jvm::shared(), cluster.nodes[0].port(), settings).await;
+    let builder = Client::builder(cluster.url()).unwrap().watchdog(watchdog);
+    let client = soon(builder.connect()).await.unwrap();
+    let (mut held, mut guards) = (Vec::new(), Vec::new());
+    for i in 0..12 {
+        let [javas, rusts] = ["java", "rust"].map(|side| format!("{side} {i}"));
+        java.lock(&javas, 1, 0).await.unwrap();
+        guards.push(soon(client.lock(&rusts).lock()).await.unwrap());
+        held.extend([javas, rusts]);
+    }
+    for side in ["java", "rust"] {
+        let its = held.iter().filter(|name| name.starts_with(side));
+        let nodes: BTreeSet<_> = its.map(|name| cluster.node_of(name).port()).collect();
+        assert_eq!(nodes.len(), 3, "those of {side} are on all nodes");
+    }
+    java.lock("java's end", 1, WATCHDOG_MS).await.unwrap();
+    let lapsing = soon(client.lock("rust's end").lock_with(watchdog)).await.unwrap();
+    let left = |name: &str| cluster.node_of(name).raw().cmd(&["PTTL", name]).int();
+    for _ in 0..17 {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        for name in &held {
+            assert!((1..=WATCHDOG_MS as i64).contains(&left(name)), "{name}: {}", left(name));
+        }
+    }
+    assert_eq!(["java's end", "rust's end"].map(left), [-2, -2], "nobody keeps them");
+    drop(lapsing);
+    for (i, guard) in guards.into_iter().enumerate() {
+        let [javas, rusts] = ["java", "rust"].map(|side| format!("{side} {i}"));
+        assert!(soon(client.lock(&javas).try_lock_now()).await.unwrap().is_none());
+        assert!(!java.try_lock(&rusts, 2, 0, 1_000).await);
+        java.unlock(&javas, 1).await.unwrap();
+        soon(guard.unlock()).await.unwrap();
+    }
+    java.close().await;
+    for node in &cluster.nodes {
+        eventually("no lock is left", async || locks(&node.raw()).is_empty()).await;
+    }
 }
 
 /// Waits until there are channels on which somebody listens, or none.

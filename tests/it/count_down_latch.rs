@@ -14,10 +14,11 @@ use tokio::task::JoinSet;
 use crate::{
     rig::{Rig, soon},
     support::{
+        cluster::ClusterSetup,
         eventually,
         proxy::{Command, Fault},
         redisson_permits::RedissonPermits,
-        server::{ClusterSetup, RedisServer},
+        server::RedisServer,
         subscriptions,
     },
 };

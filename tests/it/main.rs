@@ -7,6 +7,7 @@ mod support_itself;
 
 mod api;
 mod cancellation;
+mod cluster;
 mod contract;
 mod count_down_latch;
 mod exclusion;

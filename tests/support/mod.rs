@@ -3,6 +3,7 @@
 //! Include it as `mod support` at the root of a test program.
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
+pub mod cluster;
 pub mod history;
 pub mod proxy;
 pub mod redisson;

@@ -13,13 +13,15 @@ use std::{
 };
 
 use crate::support::{
-    Capture, assert_every_key_has_ttl, assert_no_keys, blocking, eventually,
+    Capture, assert_every_key_has_ttl, assert_no_keys, blocking,
+    cluster::ClusterSetup,
+    eventually,
     history::History,
     keys_without_ttl,
     proxy::{Proxy, any, both, mentioning, named},
     redisson::Redisson,
     sentinel::SentinelSetup,
-    server::{ClusterSetup, Raw, RedisServer, Reply, command, find_program, until},
+    server::{Raw, RedisServer, Reply, command, find_program, until},
     subscriptions, unique,
 };
 

@@ -180,7 +180,6 @@ pub struct Builder {
 #[derive(Clone, Debug)]
 enum Role {
     Plain,
-    ClusterNode,
     Sentinel { conf: String },
 }
 
@@ -245,13 +244,6 @@ impl Builder {
         }
         command.extend(["--port".into(), port.to_string()]);
         command.extend(["--dir".into(), dir.display().to_string()]);
-        if let Role::ClusterNode = self.role {
-            command.extend(["--cluster-enabled", "yes"].map(String::from));
-            command.extend(["--cluster-config-file", "nodes.conf"].map(String::from));
-            command.extend(["--cluster-node-timeout", "1000"].map(String::from));
-            command.extend(["--cluster-announce-ip", "127.0.0.1"].map(String::from));
-            command.extend(["--cluster-port".into(), free_port().to_string()]);
-        }
         command.extend(self.args.iter().cloned());
         Ok(command)
     }
@@ -292,61 +284,6 @@ impl Drop for Process {
             signal(self.pid, "KILL");
             let _ = self.shell.wait();
         }
-    }
-}
-
-/// A cluster of three primaries without replicas.
-#[derive(Debug)]
-pub struct ClusterSetup {
-    pub nodes: Vec<RedisServer>,
-}
-
-impl ClusterSetup {
-    const SLOTS: usize = 16384;
-    const NODES: usize = 3;
-
-    /// Starts the nodes and waits until each of them sees the whole cluster.
-    pub fn start() -> Self {
-        let node = Builder { args: Vec::new(), role: Role::ClusterNode };
-        let nodes: Vec<_> = (0..Self::NODES).map(|_| node.clone().start()).collect();
-        let links: Vec<_> = nodes.iter().map(RedisServer::raw).collect();
-        for (i, link) in links.iter().enumerate() {
-            let [first, next] = [i, i + 1].map(|n| n * Self::SLOTS / Self::NODES);
-            let range = [first, next - 1].map(|slot| slot.to_string());
-            link.cmd(&["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]]).ok();
-            link.cmd(&["CLUSTER", "SET-CONFIG-EPOCH", &(i + 1).to_string()]).ok();
-        }
-        for node in &nodes[1..] {
-            let bus =
-                node.raw().cmd(&["CONFIG", "GET", "cluster-port"]).map()["cluster-port"].clone();
-            let port = node.port().to_string();
-            links[0].cmd(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).ok();
-        }
-        until_within(Duration::from_secs(30), "all nodes see the whole cluster", || {
-            links.iter().all(|link| {
-                let info = link.cmd(&["CLUSTER", "INFO"]).text();
-                ["cluster_state:ok", "cluster_slots_ok:16384", "cluster_known_nodes:3"]
-                    .iter()
-                    .all(|line| info.contains(line))
-            })
-        });
-        Self { nodes }
-    }
-
-    /// An address that names the first node; the others are discovered.
-    pub fn url(&self) -> String {
-        format!("redis-cluster://127.0.0.1:{}", self.nodes[0].port())
-    }
-
-    pub fn ports(&self) -> Vec<u16> {
-        self.nodes.iter().map(RedisServer::port).collect()
-    }
-
-    /// The node that a key was given to at the start.
-    pub fn node_of(&self, key: &str) -> &RedisServer {
-        let slot = self.nodes[0].raw().cmd(&["CLUSTER", "KEYSLOT", key]).int() as usize;
-        let owner = (1..Self::NODES).find(|i| slot < i * Self::SLOTS / Self::NODES);
-        &self.nodes[owner.unwrap_or(Self::NODES) - 1]
     }
 }
 

@@ -11,10 +11,12 @@ use std::time::Duration;
 use leasehold::{Builder, Client, ErrorKind, Lock, LockGuard, LostReason, Refusal};
 
 use crate::support::{
-    assert_every_key_has_ttl, assert_no_keys, blocking, eventually,
+    assert_every_key_has_ttl, assert_no_keys, blocking,
+    cluster::ClusterSetup,
+    eventually,
     proxy::{Proxy, both, mentioning, named},
     redisson::Redisson,
-    server::{ClusterSetup, Raw, RedisServer, until},
+    server::{Raw, RedisServer, until},
     subscriptions,
 };
 

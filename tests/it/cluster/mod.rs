@@ -1,0 +1,148 @@
+//! Clusters: who is asked for what, and what becomes of locks while slots move and nodes die.
+
+mod moving;
+mod redirections;
+mod smoke;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use leasehold::{Client, Error, LockGuard};
+
+use crate::support::{
+    blocking,
+    cluster::ClusterSetup,
+    eventually,
+    history::History,
+    server::{Raw, RedisServer},
+    subscriptions,
+};
+
+/// A guard against hangs, never a measure.
+const SOON: Duration = Duration::from_secs(30);
+const LEASE: Duration = Duration::from_secs(30);
+const HOUR: Duration = Duration::from_secs(3600);
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, work).await.expect("it hangs")
+}
+
+async fn start() -> ClusterSetup {
+    blocking(ClusterSetup::start).await
+}
+
+async fn connect(cluster: &ClusterSetup) -> Client {
+    within(Client::connect(cluster.url())).await.unwrap()
+}
+
+/// Takes, looks, re-enters, extends, lets another wait and wakes it, and forces.
+async fn live(client: &Client, other: &Client, name: &str) {
+    let lock = client.lock(name);
+    let guard = within(lock.lock_with(LEASE)).await.unwrap();
+    assert_eq!(within(other.lock(name).holder()).await.unwrap(), Some(guard.holder()));
+    let inner = within(lock.lock_with(LEASE)).await.unwrap();
+    assert_eq!(guard.hold_count(), 2);
+    within(inner.unlock()).await.unwrap();
+    within(guard.extend(LEASE + LEASE)).await.unwrap();
+    let waiter = {
+        let theirs = other.lock(name);
+        assert!(within(theirs.try_lock_now()).await.unwrap().is_none());
+        tokio::spawn(theirs.lock_with(LEASE))
+    };
+    within(guard.unlock()).await.unwrap();
+    let guard = within(waiter).await.unwrap().unwrap();
+    assert!(within(lock.force_unlock()).await.unwrap());
+    drop(guard);
+    assert!(!within(lock.is_locked()).await.unwrap());
+}
+
+fn every_node(cluster: &ClusterSetup) -> impl Iterator<Item = Raw> {
+    cluster.nodes.iter().map(RedisServer::raw)
+}
+
+/// How many keys stand, at primaries and replicas that live.
+fn keys(cluster: &ClusterSetup) -> i64 {
+    cluster.living().map(|node| node.cmd(&["DBSIZE"]).int()).sum()
+}
+
+fn scripts_called(cluster: &ClusterSetup) -> usize {
+    let stats = every_node(cluster).map(|node| node.cmd(&["INFO", "commandstats"]).text());
+    stats.map(|stats| stats.matches("cmdstat_eval").count()).sum()
+}
+
+/// How many channels are listened to, on all nodes.
+fn listening(cluster: &ClusterSetup) -> usize {
+    cluster.living().map(|node| subscriptions(&node)).sum()
+}
+
+/// How often a node refused a command with this code.
+fn refused(node: &Raw, code: &str) -> u64 {
+    let stats = node.cmd(&["INFO", "errorstats"]).text();
+    let line = format!("errorstat_{code}:count=");
+    let count = stats.lines().find_map(|text| text.strip_prefix(&line));
+    count.map_or(0, |count| count.trim().parse().unwrap())
+}
+
+/// Tasks that take and give back names, until they are told to stop.
+struct Load {
+    history: History,
+    stop: Arc<AtomicBool>,
+    tasks: Vec<tokio::task::JoinHandle<Result<u64, Error>>>,
+}
+
+impl Load {
+    /// So many tasks for each name and client.
+    fn start(clients: &[Client], names: &[String], tasks: usize) -> Self {
+        let (history, stop) = (History::new(), Arc::new(AtomicBool::new(false)));
+        let mut load = Self { history, stop, tasks: Vec::new() };
+        for (at, client) in clients.iter().enumerate() {
+            for (name, task) in
+                names.iter().flat_map(|name| (0..tasks).map(move |task| (name, task)))
+            {
+                let work = Self::work(&load, client.clone(), name.clone(), format!("{at}:{task}"));
+                load.tasks.push(tokio::spawn(work));
+            }
+        }
+        load
+    }
+
+    fn work(
+        &self,
+        client: Client,
+        name: String,
+        owner: String,
+    ) -> impl Future<Output = Result<u64, Error>> + use<> {
+        let (history, stop) = (self.history.clone(), self.stop.clone());
+        async move {
+            let mut rounds = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let guard = client.lock(&name).lock_with(LEASE).await?;
+                let held = history.held(&name, &owner);
+                tokio::time::sleep(Duration::from_millis(2)).await; // long enough to meet others
+                drop(held);
+                guard.unlock().await?;
+                rounds += 1;
+            }
+            Ok(rounds)
+        }
+    }
+
+    /// How many locks were taken so far.
+    fn rounds(&self) -> usize {
+        self.history.intervals().len()
+    }
+
+    /// Ends the tasks; none may have failed, and no two have held a name at once.
+    async fn stop(self, at_least: usize) {
+        self.stop.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            within(task).await.unwrap().unwrap();
+        }
+        self.history.assert_exclusive(at_least);
+    }
+}
