@@ -93,7 +93,8 @@ impl Connection {
             // Its id is known from here on: it can be killed, should it break.
             let _ = tokio::time::timeout(settings.command_timeout, connection.settled()).await;
             if let Some(nodes) = &connection.nodes {
-                connection.meet_nodes(nodes).await;
+                // Boxed here and below: the futures of users who nest them get too deep else.
+                Box::pin(connection.meet_nodes(nodes)).await;
             }
         }
         opening.0 = None;
@@ -279,7 +280,7 @@ impl Connection {
         args: Vec<Value>,
     ) -> Result<Value, CallError> {
         match &self.nodes {
-            Some(nodes) => self.routed(nodes, name, slot, args).await,
+            Some(nodes) => Box::pin(self.routed(nodes, name, slot, args)).await,
             None => self.send(name, slot, args, false).await,
         }
     }
