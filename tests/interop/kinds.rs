@@ -515,7 +515,7 @@ pub async fn killed_jvm(kind: &Kind) {
     wait_until_renewed(&pair.raw, "job").await;
     let waiting = kind.rival().wait_in_rust(&pair, "job").await;
     victim.jvm.kill();
-    assert_free_within_lease(&pair.raw, &waiting).await;
+    assert_free_within_lease(&pair.raw, &["job"], &waiting).await;
     soon(waiting.await.unwrap().unlock()).await.unwrap();
     pair.assert_nothing_left().await;
 }
@@ -531,7 +531,7 @@ pub async fn killed_rust(kind: &Kind) {
     wait_until_renewed(&pair.raw, "job").await;
     let waiting = rival.wait_in_java(&pair, "job", 1).await;
     victim.kill();
-    assert_free_within_lease(&pair.raw, &waiting).await;
+    assert_free_within_lease(&pair.raw, &["job"], &waiting).await;
     waiting.await.unwrap().unwrap();
     rival.java(&pair).unlock("job", 1).await.unwrap();
     pair.assert_nothing_left().await;

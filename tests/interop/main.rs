@@ -7,7 +7,9 @@ mod support;
 
 mod both_ways;
 mod cluster;
+mod contender;
 mod contention;
+mod crowd;
 mod fair;
 mod fenced;
 mod kinds;
@@ -19,5 +21,7 @@ mod pair;
 mod peer;
 mod process;
 mod read_write;
+mod red_lock;
 mod semaphores;
 mod spin_and_multi;
+mod verdict;

@@ -137,7 +137,7 @@ pub fn locks(raw: &Raw) -> Vec<String> {
 }
 
 /// The last token of a fenced lock, the records of our calls, and the beats of our waiters.
-fn stays(key: &str) -> bool {
+pub fn stays(key: &str) -> bool {
     ["redisson_lock_token:", "leasehold_once:", "leasehold_fair:"]
         .iter()
         .any(|it| key.starts_with(it))

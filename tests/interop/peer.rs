@@ -44,7 +44,7 @@ pub struct Jvm {
 #[derive(Debug, Default)]
 struct Inbox {
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
-    /// Lines that begin with a star.
+    /// Lines that begin with a star or a plus.
     told: Vec<String>,
     ended: bool,
 }
@@ -139,7 +139,7 @@ impl Jvm {
         process.wait().expect("it is our child");
     }
 
-    /// The holds told so far by `contend`, as lines.
+    /// What `contend` has told so far, as lines.
     pub fn told(&self) -> Vec<String> {
         lock(&self.inbox).told.clone()
     }
@@ -190,6 +190,12 @@ impl Java {
     /// The same client, for another kind of object.
     pub fn of(&self, kind: &'static str) -> Self {
         Self { kind, ..self.clone() }
+    }
+
+    /// The `RedissonRedLock`s of these clients, all of one JVM.
+    pub fn red(clients: &[Self]) -> Self {
+        let keys: Vec<_> = clients.iter().map(|client| &*client.key).collect();
+        Self { key: keys.join(","), ..clients[0].of("red") }
     }
 
     /// `lock()`, or `lock(lease)` if the lease is not 0.
@@ -269,15 +275,15 @@ impl Java {
         format!("{}:{id}", self.id)
     }
 
-    /// Lets threads contend for names; the answer is the number of holds.
+    /// Lets so many threads contend for each kind of work; the answer is the number of holds.
     pub fn contend(
         &self,
-        names: &str,
+        work: &str,
         threads: u32,
         ms: u64,
     ) -> impl Future<Output = Answer> + Send + use<> {
         let (threads, ms) = (threads.to_string(), ms.to_string());
-        self.jvm.ask("contend", &[&self.key, names, &threads, &ms])
+        self.jvm.ask("contend", &[&self.key, work, &threads, &ms])
     }
 
     /// Shuts the client down.
@@ -297,8 +303,8 @@ fn built() -> PathBuf {
 
 fn collect(answers: impl BufRead, to: &Mutex<Inbox>) {
     for line in answers.lines().map_while(Result::ok) {
-        if let Some(told) = line.strip_prefix("* ") {
-            lock(to).told.push(told.to_owned());
+        if line.starts_with(['*', '+']) {
+            lock(to).told.push(line);
             continue;
         }
         let mut words = line.split(' ');

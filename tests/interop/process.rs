@@ -12,7 +12,7 @@ use std::{
 
 use leasehold::Client;
 
-use crate::{contention, kinds, support::eventually, support::server::RedisServer};
+use crate::{contender, support::eventually, support::server::RedisServer};
 
 /// What the other process is to do.
 const ORDER: &str = "LEASEHOLD_INTEROP_ORDER";
@@ -30,9 +30,9 @@ impl Process {
         Self::start(&format!("hold {} {watchdog_ms} {kind} {name}", server.url()))
     }
 
-    /// Says `ready`, waits for a line and contends for names; then says `done`.
-    pub fn contend(server: &RedisServer, names: &str, tasks: u32, ms: u64) -> Self {
-        Self::start(&format!("contend {} {names} {tasks} {ms}", server.url()))
+    /// Says `ready`, waits for a line and contends; then says `done`.
+    pub fn contend(server: &RedisServer, work: &str, tasks: u32, ms: u64) -> Self {
+        Self::start(&format!("contend {} {work} {tasks} {ms}", server.url()))
     }
 
     fn start(order: &str) -> Self {
@@ -111,16 +111,11 @@ async fn what_another_process_does() {
             let watchdog = Duration::from_millis(watchdog_ms.parse().expect("a number"));
             let client = Client::builder(url).expect("a URL").watchdog(watchdog);
             let client = client.connect().await.expect("the server is up");
-            let lock = (kinds::named(kind).of)(&client, name);
-            let _guard = lock.lock().await.expect("it is free");
-            println!("held");
-            // If nobody kills it: until its parent is gone.
-            crate::support::blocking(|| std::io::stdin().lines().next()).await;
+            contender::hold(&client, kind, name).await;
         }
-        ["contend", url, names, tasks, ms] => {
-            let names = names.split(',').map(str::to_owned).collect();
+        ["contend", url, work, tasks, ms] => {
             let (tasks, ms) = (tasks.parse().expect("a number"), ms.parse().expect("a number"));
-            contention::contend(url, names, tasks, Duration::from_millis(ms)).await;
+            contender::contend(url, work, tasks, Duration::from_millis(ms)).await;
             println!("done");
         }
         _ => panic!("what is {order}?"),

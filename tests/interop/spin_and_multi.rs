@@ -7,8 +7,10 @@ use leasehold::{Client, LostReason, MultiLock};
 
 use crate::{
     kinds::{SPIN, cases},
+    loss::{KILLED_MS, assert_free_within_lease, wait_until_renewed},
     pair::{LEASE, LEASE_MS, Pair, assert_woken_before, granted, soon},
-    peer::Java,
+    peer::{Java, Jvm, Settings},
+    process::Process,
     support::{eventually, redisson::Redisson},
 };
 
@@ -121,16 +123,18 @@ async fn issue_1160_opposite_orders_do_not_wait_for_each_other_for_ever() {
     let (java, ours) = (pair.java.of("multi"), both(&pair.client));
     let javas = async |java: Java| {
         for _ in 0..3 {
-            java.lock("b,a", 1, 0).await.unwrap();
+            java.locking("b,a", 1, 0).await.unwrap();
             java.unlock("b,a", 1).await.unwrap();
         }
     };
     let rusts = async {
         for _ in 0..3 {
-            soon(soon(ours.lock_with(LEASE)).await.unwrap().unlock()).await.unwrap();
+            soon(ours.lock_with(LEASE).await.unwrap().unlock()).await.unwrap();
         }
     };
-    tokio::join!(javas(java), rusts);
+    // Java asks again the moment it has let go, so it may take some rounds, of 3 s each.
+    let both = async { tokio::join!(javas(java), rusts) };
+    tokio::time::timeout(Duration::from_secs(90), both).await.expect("they get past each other");
     pair.assert_nothing_left().await;
 }
 
@@ -167,5 +171,41 @@ async fn a_multi_lock_is_kept_and_lost_with_the_first_that_java_takes_away() {
     assert!(pair.java.force_unlock("b").await);
     assert_eq!(soon(guard.lost()).await, LostReason::Removed);
     drop(guard);
+    pair.assert_nothing_left().await;
+}
+
+/// all its locks are free for the other side, each within its lease.
+#[tokio::test]
+async fn all_locks_of_a_killed_jvms_multi_lock_are_free_within_their_leases() {
+    let pair = Pair::start().await;
+    let settings = Settings { watchdog_ms: KILLED_MS, ..Settings::default() };
+    let victim = Java::open(Jvm::start(), pair.server.port(), settings).await.of("multi");
+    victim.lock(BOTH, 1, 0).await.unwrap();
+    for name in ["a", "b"] {
+        wait_until_renewed(&pair.raw, name).await;
+    }
+    let waiting = tokio::spawn(both(&pair.client).lock_with(LEASE));
+    listened(&pair, "a").await;
+    victim.jvm.kill();
+    assert_free_within_lease(&pair.raw, &["a", "b"], &waiting).await;
+    soon(waiting.await.unwrap().unwrap().unlock()).await.unwrap();
+    pair.assert_nothing_left().await;
+}
+
+///
+#[tokio::test]
+async fn all_locks_of_a_killed_rust_process_multi_lock_are_free_within_their_leases() {
+    let pair = Pair::start().await;
+    let mut victim = Process::hold(&pair.server, "multi", BOTH, KILLED_MS);
+    victim.wait_for_line("held").await;
+    for name in ["a", "b"] {
+        wait_until_renewed(&pair.raw, name).await;
+    }
+    let waiting = tokio::spawn(pair.java.of("multi").locking(BOTH, 1, LEASE_MS));
+    listened(&pair, "a").await;
+    victim.kill();
+    assert_free_within_lease(&pair.raw, &["a", "b"], &waiting).await;
+    waiting.await.unwrap().unwrap();
+    pair.java.of("multi").unlock(BOTH, 1).await.unwrap();
     pair.assert_nothing_left().await;
 }

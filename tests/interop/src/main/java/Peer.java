@@ -13,16 +13,13 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
-import java.util.Random;
-import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
-import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.locks.LockSupport;
 import java.util.function.Function;
 import org.redisson.Redisson;
+import org.redisson.RedissonRedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
@@ -38,8 +35,7 @@ import org.redisson.config.SingleServerConfig;
  * when they are ready, in any order. A lock belongs to a thread, so each logical thread of a client
  * is a Java thread of its own, with its own queue of commands; {@code -} is any thread.
  *
- * <p>{@code contend} also tells each of its holds: {@code * name thread asked from to}, by the clock
- * of {@link System#nanoTime}, which on Linux is CLOCK_MONOTONIC.
+ * <p>{@code contend} also tells its holds, see {@link Contention}.
  */
 public final class Peer {
     private static final PrintStream OUT =
@@ -112,15 +108,18 @@ public final class Peer {
             case "thread" -> Thread.currentThread().getId();
             // CLIENT THREAD KIND NAME METHOD ARGUMENT...
             case "call" -> call(
-                    object(client(args), args.get(2), args.get(3)),
+                    args.get(2).equals("red")
+                            ? red(args.get(0), args.get(3))
+                            : object(client(args), args.get(2), args.get(3)),
                     args.get(4),
                     args.subList(5, args.size()));
-            // CLIENT NAMES THREADS MILLISECONDS
-            case "contend" -> contend(
+            // CLIENT WORK THREADS MILLISECONDS
+            case "contend" -> Contention.run(
                     client(args),
-                    args.get(1).split(","),
+                    args.get(1),
                     Integer.parseInt(args.get(2)),
-                    TimeUnit.MILLISECONDS.toNanos(Long.parseLong(args.get(3))));
+                    TimeUnit.MILLISECONDS.toNanos(Long.parseLong(args.get(3))),
+                    POOL);
             default -> throw new IllegalArgumentException("no such verb: " + verb);
         };
     }
@@ -130,7 +129,7 @@ public final class Peer {
     }
 
     /** The names of a multi lock are separated by commas. */
-    private static Object object(RedissonClient client, String kind, String name)
+    static Object object(RedissonClient client, String kind, String name)
             throws Exception {
         return switch (kind) {
             case "lock" -> client.getLock(name);
@@ -147,6 +146,14 @@ public final class Peer {
             case "latch" -> client.getCountDownLatch(name);
             default -> throw new IllegalArgumentException("no such kind: " + kind);
         };
+    }
+
+    /** Of one name on several servers; their clients are separated by commas. */
+    @SuppressWarnings("deprecation")
+    private static Object red(String clients, String name) {
+        return new RedissonRedLock(Arrays.stream(clients.split(","))
+                .map(client -> CLIENTS.get(client).getLock(name))
+                .toArray(RLock[]::new));
     }
 
     /** Calls a method that takes so many numbers, texts and units of time. */
@@ -231,86 +238,14 @@ public final class Peer {
         }
     }
 
-    /** Locks, works for a moment and unlocks, in many threads, on names taken by chance. */
-    private static int contend(RedissonClient client, String[] names, int threads, long nanos)
-            throws Exception {
-        long end = System.nanoTime() + nanos;
-        var work = new ArrayList<Future<Integer>>();
-        for (int i = 0; i < threads; i++) {
-            int thread = i;
-            Callable<Integer> loop = () -> {
-                var random = new Random();
-                int holds = 0;
-                long nextLapse = System.nanoTime() + random.nextInt(2_000_000_000);
-                while (System.nanoTime() < end) {
-                    String name = names[random.nextInt(names.length)];
-                    // One thread of each process forgets to unlock now and then.
-                    if (thread == 0 && System.nanoTime() > nextLapse) {
-                        holds += lapse(client.getLock(name), name);
-                        nextLapse = System.nanoTime() + 4_000_000_000L;
-                    } else {
-                        holds += turn(client.getLock(name), name, thread, random.nextInt(10));
-                    }
-                }
-                return holds;
-            };
-            work.add(POOL.submit(loop));
-        }
-        int holds = 0;
-        for (Future<Integer> one : work) {
-            holds += one.get();
-        }
-        return holds;
-    }
-
-    private static int turn(RLock lock, String name, int thread, int kind)
-            throws InterruptedException {
-        long asked = System.nanoTime();
-        switch (kind) {
-            case 0 -> {
-                if (!lock.tryLock(20, 3_000, TimeUnit.MILLISECONDS)) {
-                    return 0;
-                }
-            }
-            case 1, 2 -> lock.lock(3, TimeUnit.SECONDS);
-            default -> lock.lock();
-        }
-        long from = System.nanoTime();
-        LockSupport.parkNanos(1_000_000);
-        if (kind == 9) {
-            lock.lock();
-            lock.unlock();
-        }
-        // A thread that stood still for long may have outlived its lease; it proves nothing then.
-        long to = Math.min(System.nanoTime(), from + 1_000_000_000);
-        tell(name, thread, asked, from, to);
-        lock.unlock();
-        return 1;
-    }
-
-    private static int lapse(RLock lock, String name) throws InterruptedException {
-        long asked = System.nanoTime();
-        lock.lock(200, TimeUnit.MILLISECONDS);
-        long from = System.nanoTime();
-        tell(name, 0, asked, from, from);
-        while (lock.isHeldByCurrentThread()) {
-            Thread.sleep(10);
-        }
-        return 1;
-    }
-
-    private static void tell(String name, int thread, long asked, long from, long to) {
-        say("* " + encode(name) + " " + thread + " " + asked + " " + from + " " + to);
-    }
-
-    private static void say(String line) {
+    static void say(String line) {
         synchronized (OUT) {
             OUT.println(line);
             OUT.flush();
         }
     }
 
-    private static String encode(String text) {
+    static String encode(String text) {
         return URLEncoder.encode(text, StandardCharsets.UTF_8);
     }
 
