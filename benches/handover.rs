@@ -25,10 +25,10 @@ const ROUNDS: usize = 250;
 const REST: Duration = Duration::from_millis(3);
 
 const ROWS: [&str; 5] = [
-    "round trip (PING), one after the other",
+    "round trip (PING), behind another",
     "round trip (PING), after 3 ms of rest",
-    "bare PUBLISH → receive → EVALSHA, two processes",
-    "leasehold, two tasks of one process",
+    "bare PUBLISH → receive → EVALSHA",
+    "leasehold, one process",
     "leasehold, two processes",
 ];
 

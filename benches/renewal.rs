@@ -176,7 +176,7 @@ async fn watch(server: &RedisServer, guards: &[LockGuard], periods: u32) -> Cost
     while began.elapsed() < watched {
         let key = raw.cmd(&["RANDOMKEY"]).text();
         shortest_ttl = shortest_ttl.min(raw.cmd(&["PTTL", &key]).int());
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let seconds = began.elapsed().as_secs_f64();
     let work = Work::so_far(&raw).since(before);
