@@ -164,6 +164,30 @@ async fn issue_3829_a_killed_waiter_of_ours_is_passed_over_and_java_is_next() {
     pair.assert_nothing_left().await;
 }
 
+/// #5989, and §5 of what Redisson writes: a waiter whose deadline is missing stays at the head for
+/// ever if it is dead, and its queue is of no use to others. Our beats give it one.
+#[tokio::test]
+async fn issue_5989_a_waiter_without_a_deadline_gets_one_and_its_turn() {
+    let pair = Pair::start().await;
+    let java = FAIR.java(&pair);
+    java.lock("job", 1, LEASE_MS).await.unwrap();
+    let end = pair.lease_end("job");
+    let first = FAIR.wait_in_java(&pair, "job", 2).await;
+    let second = FAIR.wait_in_rust(&pair, "job").await;
+    let deadlines = "redisson_lock_timeout:{job}";
+    let waiter = pair.raw.cmd(&["LINDEX", "redisson_lock_queue:{job}", "0"]).text();
+    assert_eq!(pair.raw.cmd(&["ZREM", deadlines, &waiter]).int(), 1);
+    let healed = async || !pair.raw.cmd(&["ZSCORE", deadlines, &waiter]).is_nil();
+    eventually("it has a deadline again", healed).await;
+    java.unlock("job", 1).await.unwrap();
+    soon(first).await.unwrap().unwrap();
+    java.unlock("job", 2).await.unwrap();
+    let guard = soon(second).await.unwrap();
+    assert_woken_before(end);
+    soon(guard.unlock()).await.unwrap();
+    pair.assert_nothing_left().await;
+}
+
 /// §5.5 of what Redisson writes: while the lock is free but another's turn it is, Redisson asks
 /// without a pause. A dead waiter of Java's is such another, and is left to its deadline.
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use leasehold::{Client, ErrorKind, LostReason};
 
 use crate::{
+    kinds::{READ, SPIN, WRITE},
     pair::{LEASE, LEASE_MS, Pair, assert_woken_before, granted, soon},
     support::{
         eventually,
@@ -239,5 +240,86 @@ async fn issue_4216_hundreds_of_locks_can_be_waited_for_at_once() {
         soon(one.await.unwrap().unlock()).await.unwrap();
     }
     eventually("it listens no more", async || subscriptions(&pair.raw) == 0).await;
+    pair.assert_nothing_left().await;
+}
+
+/// #6643, #6832: what was re-entered and given back in full is renewed for ever.
+#[tokio::test]
+async fn issue_6643_what_was_read_twice_and_given_back_twice_is_renewed_no_more() {
+    let pair = Pair::with_watchdogs(1_500).await;
+    let read = READ.rust(&pair, "job");
+    let [outer, inner] = [soon(read.lock()).await.unwrap(), soon(read.lock()).await.unwrap()];
+    tokio::time::sleep(Duration::from_millis(700)).await; // at least one renewal
+    soon(outer.unlock()).await.unwrap();
+    soon(inner.unlock()).await.unwrap();
+    pair.assert_nothing_left().await;
+    WRITE.java(&pair).lock("job", 1, 700).await.unwrap();
+    let end = pair.lease_end("job");
+    eventually("Java's lease ends", async || pair.holds("job").is_empty()).await;
+    assert!(Instant::now() + Duration::from_millis(20) >= end);
+    let asked = SPIN.waiting(&pair.raw, "job");
+    tokio::time::sleep(Duration::from_millis(1_200)).await; // two more
+    assert_eq!(SPIN.waiting(&pair.raw, "job"), asked, "somebody still sends scripts");
+}
+
+/// §4.3 of what Redisson writes: what is left in the registry of a lost lock delays the renewal of the
+/// next hold, by a third of the lease for each loss.
+#[tokio::test]
+async fn a_lock_that_was_lost_before_is_renewed_in_time() {
+    let pair = Pair::with_watchdogs(1_500).await;
+    let lock = pair.client.lock("job");
+    for _ in 0..4 {
+        let guard = soon(lock.lock()).await.unwrap();
+        assert!(pair.java.force_unlock("job").await);
+        assert!(soon(guard.unlock()).await.unwrap_err().is_lost());
+    }
+    let guard = soon(lock.lock()).await.unwrap();
+    for _ in 0..8 {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!pair.java.try_lock("job", 1, 0, 1_000).await);
+    }
+    assert!(guard.is_held());
+    soon(guard.unlock()).await.unwrap();
+    pair.assert_nothing_left().await;
+}
+
+/// #3891, #763, and §8 and §10 of what Redisson writes: who misses the message of a permit or of a
+/// latch waits for ever.
+#[tokio::test]
+async fn issue_3891_a_lost_message_of_a_permit_or_a_latch_costs_the_cap() {
+    let pair = Pair::start().await;
+    let (proxy, client) = behind_proxy(&pair, Duration::from_secs(1)).await;
+    let (semaphore, latch) = (client.semaphore("permits"), client.count_down_latch("latch"));
+    assert!(soon(semaphore.try_set(0)).await.unwrap());
+    assert!(soon(latch.try_set(1)).await.unwrap());
+    proxy.eat_messages(true);
+    let permit = tokio::spawn(semaphore.acquire());
+    let opened = tokio::spawn(latch.wait());
+    eventually("both listen", async || subscriptions(&pair.raw) == 2).await;
+    pair.java.of("semaphore").ask("permits", "release", &[]).await;
+    pair.java.of("latch").ask("latch", "countDown", &[]).await;
+    soon(soon(permit).await.unwrap().unwrap().release()).await.unwrap();
+    soon(opened).await.unwrap().unwrap();
+    assert!(proxy.messages_eaten() >= 2);
+}
+
+/// #1966: after `CLIENT PAUSE` nobody gets the lock any more.
+#[tokio::test]
+async fn issue_1966_a_pause_of_the_server_ends_for_both_sides() {
+    let pair = Pair::start().await;
+    pair.java.lock("job", 1, LEASE_MS).await.unwrap();
+    let end = pair.lease_end("job");
+    let waiting = pair.wait_in_rust("job").await;
+    let behind = tokio::spawn(pair.java.locking("job", 2, LEASE_MS));
+    pair.wait_for_listeners("job", 2).await;
+    assert_eq!(pair.raw.cmd(&["CLIENT", "PAUSE", "1500", "ALL"]).text(), "OK");
+    pair.java.unlock("job", 1).await.unwrap();
+    let first = async { soon(waiting.await.unwrap().unlock()).await.unwrap() };
+    let second = async {
+        behind.await.unwrap().unwrap();
+        pair.java.unlock("job", 2).await.unwrap();
+    };
+    soon(async { tokio::join!(first, second) }).await;
+    assert_woken_before(end);
     pair.assert_nothing_left().await;
 }

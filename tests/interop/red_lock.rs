@@ -11,7 +11,7 @@ use crate::{
     support::{eventually, redisson::Redisson, server::RedisServer},
 };
 
-const WATCHDOG_MS: u64 = 1_500;
+const WATCHDOG_MS: u64 = 2_000;
 
 /// Three servers, and a client of each side at each of them.
 struct Servers {
@@ -77,7 +77,7 @@ async fn red_locks_of_both_sides_exclude_and_wake_each_other() {
     let guard = soon(waiting).await.unwrap().unwrap();
     assert_woken_before(end);
 
-    assert_eq!(all.held("job"), 3);
+    assert!(all.held("job") >= 2, "a slow third is not waited for");
     assert!(!java.try_lock("job", 1, 0, 1_000).await);
     assert!(!java.try_lock("job", 1, 300, 1_000).await);
     all.listened(false).await;
@@ -119,7 +119,7 @@ async fn each_watchdog_keeps_its_own_red_lock() {
     let all = Servers::start().await;
     all.java.lock("javas", 1, 0).await.unwrap();
     let guard = soon(all.ours("rusts").lock()).await.unwrap();
-    for _ in 0..17 {
+    for _ in 0..23 {
         tokio::time::sleep(Duration::from_millis(200)).await;
         for server in &all.servers {
             for name in ["javas", "rusts"] {
