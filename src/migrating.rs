@@ -219,6 +219,7 @@
 //! | `retryAttempts`, `retryDelay` | 4, 1 to 2 s | [`Builder::patience`] | 10 s |
 //! | `subscriptionTimeout` | 7.5 s | part of the wait | – |
 //! | `subscriptionsPerConnection` × `subscriptionConnectionPoolSize` | 5 × 50 names | no limit, one connection | – |
+//! | `fairLockWaitTimeout` | 5 min | fixed | 5 min |
 //! | `shardedSubscriptionMode` | `AUTO` | [`Builder::publish`] | [`PublishMode::Auto`] |
 //! | `nameMapper` | none | [`Builder::name_mapper`], [`Client::prefixed`] | none |
 //! | `checkLockSyncedSlaves`, `slavesSyncTimeout` | on, 1 s | not there yet | – |
@@ -295,7 +296,9 @@
 //!
 //! * **Fair lock.** One queue, in order of arrival. A dead waiter of ours is passed over within
 //!   seconds as long as another of ours waits there; a dead one of Java's, or one of ours with only
-//!   Java behind it, keeps its turn until its deadline, five minutes by default. With a `NameMapper`,
+//!   Java behind it, keeps its turn until its deadline, five minutes by default. Leave Java's
+//!   `fairLockWaitTimeout` as it is: ours counts five minutes for each that waits, so that a shorter
+//!   one makes the turns of the dead longer. With a `NameMapper`,
 //!   Redisson 3.15.4 to 3.51 names the queue by the *unmapped* name, and there is no one queue then.
 //! * **Read/write lock.** From 3.6 on. Redisson before 4.4 keeps the reads of dead processes alive as
 //!   long as one of its own goes on reading. When a writer in Java goes on reading, nobody is told:
@@ -311,6 +314,8 @@
 //! * **Permits that end.** Ids have 16 bytes from 3.17 on; before, each side gives back its own only.
 //!   Java does not renew permits; ours are renewed unless they have a
 //!   [fixed lease](PermitSemaphore::lease).
+//! * **Red lock.** A [`RedLock`] of plain locks and a `RedissonRedLock` on the same servers exclude
+//!   and wake each other. Java's has no notion of how long a majority stands: give it leases.
 //! * **Latch.** `delete()` lets our waiters go, not Java's, whichever side calls it. In a cluster a
 //!   name with braces inside, `a{b}c`, is refused here: Redisson's fails, too.
 //!
@@ -346,7 +351,6 @@
 //! | unlocking a nested hold sets the TTL anew | leaves it alone |
 //! | each unlock writes and deletes a latch key | one command |
 //! | waiting for replicas (`WAIT`) | not yet: a failover may lose a lock, and its holder is told |
-//!
 //! | fair: who is interrupted, or gives up, may stay in the queue (#2714, #5019) | leaves it at once |
 //! | fair: a dead waiter has its turn for minutes (#3829, #2883) | one of ours is passed over within seconds |
 //! | fair: while it is another's turn, the free lock is asked for without a pause | now and then |

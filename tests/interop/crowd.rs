@@ -130,9 +130,9 @@ impl Crowd {
         (killed, held)
     }
 
-    /// By nature, a dead waiter of Redisson's fair lock keeps its turn for five minutes, and the same
-    /// again for each that waits in front of it (#3829). An operator who knows it takes it out of the
-    /// queue, and so do we. Of the dead of ours nobody has to: they are passed over.
+    /// By nature, a dead waiter of Redisson's fair lock keeps its turn for five minutes (#3829); two
+    /// of them are longer than the run. An operator who knows it takes it out of the queue, and so
+    /// do we. For the dead of ours nobody has to: they are passed over.
     fn pass_over(&self, dead: &str) {
         for name in self.work.iter().filter(|work| work.kind == "fair").flat_map(|it| it.members())
         {
