@@ -86,7 +86,15 @@ else
     if mode == 'write' then redis.pcall('HSET', lock, 'mode', 'write') end
     return { -2, text_of(deleted) }
   end
-  if longest < math.huge then redis.pcall('PEXPIRE', lock, longest) end
+  local kept = longest < math.huge and redis.pcall('PEXPIRE', lock, longest)
+  if text_of(kept) then
+    local back = {}
+    for _, field in ipairs(gone) do
+      back[#back + 1], back[#back + 2] = field, held[field]
+    end
+    redis.pcall('HSET', lock, unpack(back))
+    return { -2, text_of(kept) }
+  end
 end
 -- Without their field nobody looks at them: a server that refuses to delete them harms nobody.
 for _, key in ipairs(keys) do redis.pcall('DEL', key) end

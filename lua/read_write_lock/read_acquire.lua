@@ -99,13 +99,17 @@ local function acquire(lock, timeouts, lease_ms, owner, count, stands)
   -- Every one of its keys gets the whole lease: whichever a release removes, the rest say how long
   -- this reader lives. Redisson takes a reader without such a key for dead. One that also writes
   -- cannot be: nobody else can have come in.
-  local short, lives = {}, mode == 'write' or count == 1
+  local missing, short, lives = {}, {}, mode == 'write' or count == 1
   for i = 1, count do
     local key = timeouts .. ':' .. i
     local left = held and redis.pcall('PTTL', key) or -2
     if text_of(left) then return -2, text_of(left) end
     lives = lives or i <= now and left ~= -2
-    if left < lease_ms then short[#short + 1] = key end
+    if left == -2 then
+      missing[#missing + 1] = key
+    elseif left < lease_ms then
+      short[#short + 1] = key
+    end
   end
   if not lives then return -1 end
   local lock_ms = lease_ms
@@ -115,6 +119,7 @@ local function acquire(lock, timeouts, lease_ms, owner, count, stands)
     lock_ms = math.max(lease_ms, longest)
   end
 
+  -- What can be put back is done first. A TTL cannot be; but who may raise one may raise all.
   local made = {}
   local function undo()
     for _, key in ipairs(made) do redis.pcall('DEL', key) end
@@ -128,12 +133,16 @@ local function acquire(lock, timeouts, lease_ms, owner, count, stands)
   end
   for _, key in ipairs(short) do
     -- GET makes a key of another type an error.
-    local before = redis.pcall('SET', key, '1', 'PX', lease_ms, 'GET')
-    if text_of(before) then
+    local looked = redis.pcall('SET', key, '1', 'KEEPTTL', 'GET')
+    if text_of(looked) then return -2, text_of(looked) end
+  end
+  for _, key in ipairs(missing) do
+    local set = redis.pcall('SET', key, '1', 'PX', lease_ms, 'GET')
+    if text_of(set) then
       for _, new in ipairs(made) do redis.pcall('DEL', new) end
-      return -2, text_of(before)
+      return -2, text_of(set)
     end
-    if not before then made[#made + 1] = key end
+    if not set then made[#made + 1] = key end
   end
   local counted = 0
   if not mode then
@@ -143,6 +152,9 @@ local function acquire(lock, timeouts, lease_ms, owner, count, stands)
   end
   if not text_of(counted) and ttl < lock_ms then
     counted = redis.pcall('PEXPIRE', lock, lock_ms)
+  end
+  for _, key in ipairs(short) do
+    if not text_of(counted) then counted = redis.pcall('PEXPIRE', key, lease_ms) end
   end
   if text_of(counted) then
     undo()

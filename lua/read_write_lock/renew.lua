@@ -51,13 +51,6 @@ end
 
 -- Raises the TTL of a key: what it was (-2: there is no such key), then an error's text if there
 -- was one. GT takes a key without a TTL (somebody's PERSIST) for one that lives longest: -1 tells.
-local function raise(key, lease_ms)
-  local raised = redis.pcall('PEXPIRE', key, lease_ms, 'GT')
-  if text_of(raised) then return nil, text_of(raised) end
-  if raised == 1 then return 0 end
-  local ttl = redis.pcall('PTTL', key)
-  return ttl, text_of(ttl)
-end
 
 local function renew(lock, timeouts, lease_ms, owner, stands)
   lease_ms = tonumber(lease_ms)
@@ -70,35 +63,43 @@ local function renew(lock, timeouts, lease_ms, owner, stands)
   local reads, writes = fields[1], fields[2]
   if not reads and (not writes or string.find(stands, 'r', 1, true)) then return -1 end
   if not writes and string.find(stands, 'w', 1, true) then return -1 end
-  -- A count that is none is read as 1: to renew, no count is needed.
-  local lives, lost = writes, {}
+  -- Read first: what may not be read, or is gone, changes nothing. A count that is none is read as
+  -- 1: to renew, no count is needed.
+  local ttl = redis.pcall('PTTL', lock)
+  if text_of(ttl) then return -2, text_of(ttl) end
+  local lives, lost, short = writes, {}, {}
   for i = 1, reads and (count_of(reads) or 1) or 0 do
     local key = timeouts .. ':' .. i
-    local ttl, text = raise(key, lease_ms)
-    if text then return -2, text end
-    if ttl == -1 then
-      local kept = redis.pcall('PEXPIRE', key, lease_ms)
-      if text_of(kept) then return -2, text_of(kept) end
+    local left = redis.pcall('PTTL', key)
+    if text_of(left) then return -2, text_of(left) end
+    if left == -2 then
+      lost[#lost + 1] = key
+    else
+      lives = true
+      if left < lease_ms then short[#short + 1] = key end
     end
-    if ttl == -2 then lost[#lost + 1] = key else lives = true end
   end
   if not lives then return -1 end
-  for _, key in ipairs(lost) do
-    local set = redis.pcall('SET', key, '1', 'PX', lease_ms, 'GET')
-    if text_of(set) then return -2, text_of(set) end
-  end
-  local ttl, text = raise(lock, lease_ms)
-  if text then return -2, text end
-  if ttl == -1 then
+  local lock_ms = lease_ms
+  if ttl == -1 and not writes then
     -- Give it its TTL back, or a dead holder would keep the lock for ever: but not one that ends
     -- before other readers do.
-    local longest = 0
-    if not writes then
-      longest, text = longest_of_others(lock, timeouts, owner)
-      if text then return -2, text end
+    local longest, text = longest_of_others(lock, timeouts, owner)
+    if text then return -2, text end
+    lock_ms = math.max(lease_ms, longest)
+  end
+  if ttl < lock_ms then short[#short + 1] = lock end
+
+  for _, key in ipairs(lost) do
+    local set = redis.pcall('SET', key, '1', 'PX', lease_ms)
+    if text_of(set) then return -2, text_of(set) end
+  end
+  for _, key in ipairs(short) do
+    local raised = redis.pcall('PEXPIRE', key, key == lock and lock_ms or lease_ms)
+    if text_of(raised) then
+      for _, new in ipairs(lost) do redis.pcall('DEL', new) end
+      return -2, text_of(raised)
     end
-    local kept = redis.pcall('PEXPIRE', lock, math.max(lease_ms, longest))
-    if text_of(kept) then return -2, text_of(kept) end
   end
   return 0
 end

@@ -33,19 +33,16 @@ end
 
 -- What the owner still reads with stands as long as the lock, or others would take it for dead
 -- before its time. Missing keys are made anew: nobody else can have come in.
-local function outlast(lock, timeouts, reads)
-  local ttl = redis.pcall('PTTL', lock)
-  if text_of(ttl) then return text_of(ttl) end
-  if ttl <= 0 then return nil end
-  for i = 1, count_of(reads) or 1 do
+local function outlived(lock, timeouts, reads)
+  local ttl, keys = redis.pcall('PTTL', lock), {}
+  if text_of(ttl) then return nil, text_of(ttl) end
+  for i = 1, ttl > 0 and (count_of(reads) or 1) or 0 do
     local key = timeouts .. ':' .. i
     local left = redis.pcall('PTTL', key)
-    if text_of(left) then return text_of(left) end
-    if left < ttl then
-      local set = redis.pcall('SET', key, '1', 'PX', ttl, 'GET')
-      if text_of(set) then return text_of(set) end
-    end
+    if text_of(left) then return nil, text_of(left) end
+    if left < ttl then keys[#keys + 1] = key end
   end
+  return keys, ttl
 end
 
 local function release(lock, channel, timeouts, owner, count, publish)
@@ -73,14 +70,24 @@ local function release(lock, channel, timeouts, owner, count, publish)
     local deleted = redis.pcall('DEL', lock)
     if text_of(deleted) then return -2, text_of(deleted) end
   else
-    local text = reads and mode == 'write' and outlast(lock, timeouts, reads)
-    if text then return -2, text end
+    local keys, ttl = {}, nil
+    if reads and mode == 'write' then
+      keys, ttl = outlived(lock, timeouts, reads)
+      if not keys then return -2, ttl end
+    end
     local turned = mode == 'write' and redis.pcall('HSET', lock, 'mode', 'read')
     if text_of(turned) then return -2, text_of(turned) end
-    local deleted = redis.pcall('HDEL', lock, field)
-    if text_of(deleted) then
+    local failed = redis.pcall('HDEL', lock, field)
+    if text_of(failed) then
       if turned then redis.pcall('HSET', lock, 'mode', 'write') end
-      return -2, text_of(deleted)
+      return -2, text_of(failed)
+    end
+    for _, key in ipairs(keys) do
+      failed = redis.pcall('SET', key, '1', 'PX', ttl, 'GET')
+      if text_of(failed) then
+        redis.pcall('HSET', lock, 'mode', 'write', field, held)
+        return -2, text_of(failed)
+      end
     end
   end
   if publish == '' then return 0 end

@@ -30,9 +30,13 @@ local function renew(lock, lease_ms, token)
   if text_of(raised) then return -2, text_of(raised) end
   -- GT takes a key without a TTL (somebody's PERSIST) for one that lives longest: give it its TTL
   -- back, or a dead holder would keep the lock for ever.
-  if raised == 0 and redis.pcall('PTTL', lock) == -1 then
-    raised = redis.pcall('PEXPIRE', lock, lease_ms)
-    if text_of(raised) then return -2, text_of(raised) end
+  if raised == 0 then
+    local ttl = redis.pcall('PTTL', lock)
+    if text_of(ttl) then return -2, text_of(ttl) end
+    if ttl == -1 then
+      raised = redis.pcall('PEXPIRE', lock, lease_ms)
+      if text_of(raised) then return -2, text_of(raised) end
+    end
   end
   return 0
 end
