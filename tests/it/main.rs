@@ -29,6 +29,7 @@ mod reentry;
 mod refusals;
 mod renewal;
 mod rig;
+mod rights;
 mod scripts;
 mod semaphore;
 mod servers;

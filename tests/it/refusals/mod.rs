@@ -3,7 +3,6 @@
 mod durations;
 mod names;
 mod passwords;
-mod rights;
 mod states;
 
 use std::time::Duration;
@@ -11,13 +10,10 @@ use std::time::Duration;
 use leasehold::{Builder, Client, ErrorKind, Lock, LockGuard, LostReason, Refusal};
 
 use crate::support::{
-    assert_every_key_has_ttl, assert_no_keys, blocking,
-    cluster::ClusterSetup,
-    eventually,
-    proxy::{Proxy, both, mentioning, named},
+    assert_every_key_has_ttl, assert_no_keys, blocking, eventually,
+    proxy::{Proxy, named},
     redisson::Redisson,
     server::{Raw, RedisServer, until},
-    subscriptions,
 };
 
 /// A guard against hangs, never a measure.

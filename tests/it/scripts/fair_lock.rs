@@ -8,6 +8,7 @@ use crate::support::assert_no_keys;
 use crate::support::redisson_fair::{FairNames, RedissonFair};
 
 mod model;
+mod rights;
 
 const ACQUIRE: &str = include_str!("../../../lua/fair_lock/acquire.lua");
 const RELEASE: &str = include_str!("../../../lua/fair_lock/release.lua");
