@@ -21,7 +21,8 @@ use std::time::Duration;
 /// One for commands, opened by [`connect`](Client::connect); one for subscriptions, opened when
 /// something first has to wait; one for renewals, on a thread of its own, opened when a lock is
 /// first renewed, between a sixth and a third of its lease after it was taken. In a cluster each
-/// of them is one socket a node. All reconnect by themselves.
+/// of them is one socket a node. Where sentinels name the primary, one more is to a sentinel, and
+/// the others go where it says. All reconnect by themselves.
 ///
 /// # Runtime
 ///

@@ -29,6 +29,7 @@ use crate::server::address::Address;
 use crate::server::batch::Batch;
 use crate::server::connection::{Connection, Contact};
 use crate::server::reply::CallError;
+use crate::server::sentinels;
 use dashmap::DashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -52,6 +53,13 @@ impl Wiring {
     pub(crate) async fn connect(&self, role: &'static str) -> Result<Arc<Connection>, Error> {
         let contact = self.contact.clone();
         Connection::open(&self.address, &self.settings, contact, role, true).await
+    }
+
+    /// Follows the primary, where sentinels say which server that is.
+    async fn watch_sentinels(self) {
+        if self.address.sentinels().is_some() {
+            sentinels::watch_over(self.address, self.settings, self.contact).await;
+        }
     }
 
     /// Whether waiters are told by SPUBLISH.
@@ -123,6 +131,7 @@ impl Engine {
             wiring,
         });
         engine.background(look_again_after_reconnects(engine.clone()));
+        engine.background(engine.wiring.clone().watch_sentinels());
         Ok(engine)
     }
 
@@ -288,7 +297,7 @@ impl Engine {
         Counted::new(&self.holds)
     }
 
-    fn all_names(&self) -> Vec<Arc<Name>> {
+    pub(crate) fn all_names(&self) -> Vec<Arc<Name>> {
         self.names.iter().map(|name| Arc::clone(&name)).collect()
     }
 

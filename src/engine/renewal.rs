@@ -6,11 +6,13 @@
 //! hold that is over is dropped when its bucket comes up.
 
 use crate::engine::hold::{Hold, Phase, Visit};
+use crate::engine::queue::passes;
 use crate::engine::recipe::Terms;
 use crate::engine::{Engine, Wiring};
 use crate::error::{Error, LostReason};
 use crate::lease::Moment;
 use crate::server::batch::{Batch, Call};
+use crate::server::connection::Connection;
 use crate::server::reply::CallError;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -30,6 +32,9 @@ const BEAT: Duration = Duration::from_secs(1);
 
 /// Renewals due within this time of each other travel together.
 const GATHER: Duration = Duration::from_millis(96);
+
+/// How soon a renewal is tried again that a server refused for a passing reason.
+const PASSING: Duration = Duration::from_millis(250);
 
 /// Most renewals in one command: beyond this the server gains nothing and others wait longer.
 const LONGEST_LIST: usize = 128;
@@ -298,15 +303,20 @@ impl Renewer {
     }
 
     /// The connection, opened by the first renewal.
-    async fn batch(&self) -> Result<&Arc<Batch>, Error> {
+    async fn batch(&self, engine: &Arc<Engine>) -> Result<&Arc<Batch>, Error> {
         let open = async || {
             let connection = self.wiring.connect("renewals").await?;
-            let patience = self.wiring.settings.command_timeout;
-            // If it is not up by then, the first renewals fail and are tried again.
-            let _ = tokio::time::timeout(patience, connection.settled()).await;
+            self.settled(&connection).await;
+            tokio::task::spawn_local(look_after_reconnects(engine.clone(), connection.clone()));
             Ok(Batch::new(connection, tokio::runtime::Handle::current()))
         };
         self.batch.get_or_try_init(open).await
+    }
+
+    /// Waits until the connection is up. If it is not in time, renewals fail and are tried again.
+    async fn settled(&self, connection: &Connection) {
+        let patience = self.wiring.settings.command_timeout;
+        let _ = tokio::time::timeout(patience, connection.settled()).await;
     }
 
     async fn close(&self) {
@@ -360,7 +370,13 @@ impl Renewer {
     }
 
     async fn send(&self, engine: &Arc<Engine>, holds: Vec<Arc<Hold>>) {
-        let batch = self.batch().await;
+        let batch = self.batch(engine).await;
+        if let Ok(batch) = batch {
+            // After an outage another connection may be back first, and ask for this.
+            if !batch.connection().is_up() {
+                self.settled(batch.connection()).await;
+            }
+        }
         let now = Moment::now();
         for hold in &holds {
             hold.renewal_waits.store(false, Ordering::Relaxed);
@@ -428,6 +444,18 @@ impl Renewer {
     }
 }
 
+/// It may be to another server now: what the one before said of a hold is not to be relied on.
+async fn look_after_reconnects(engine: Arc<Engine>, connection: Arc<Connection>) {
+    let mut epochs = connection.epochs();
+    loop {
+        epochs.next().await;
+        connection.settled().await;
+        for name in engine.all_names() {
+            name.verify_holds(&engine);
+        }
+    }
+}
+
 fn answered(engine: &Arc<Engine>, job: &Job, sent: Moment, code: i64, text: Option<&str>) {
     let Job { hold, lease, aim, stands } = job;
     if *aim == Aim::Beat {
@@ -472,6 +500,16 @@ fn answered(engine: &Arc<Engine>, job: &Job, sent: Moment, code: i64, text: Opti
 }
 
 fn unanswered(engine: &Arc<Engine>, jobs: &[Job], error: &CallError) {
+    if matches!(error, CallError::Refused(text) if passes(text)) {
+        // It said so at once, and may soon say something else: whether they are still there.
+        let soon = Moment::now().saturating_add(PASSING);
+        for hold in jobs.iter().map(|job| &job.hold).filter(|hold| hold.phase() == Phase::Held) {
+            if soon < hold.deadline() {
+                hold.set_due(soon);
+                engine.renewal.watch(engine, hold, soon);
+            }
+        }
+    }
     let left = jobs.iter().map(|job| job.hold.deadline()).min().unwrap_or_default();
     let left = Moment::now().until(left);
     let first = jobs.first().map(|job| engine.shown(&job.hold.name).to_string());

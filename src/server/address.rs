@@ -158,6 +158,14 @@ impl Address {
         self.secure
     }
 
+    /// The sentinels to ask, and for which name.
+    pub(crate) fn sentinels(&self) -> Option<(&[Server], &str)> {
+        match &self.config.server {
+            ServerConfig::Sentinel { hosts, service_name, .. } => Some((hosts, service_name)),
+            _ => None,
+        }
+    }
+
     pub(crate) fn is_cluster(&self) -> bool {
         self.config.server.is_clustered()
     }
@@ -188,6 +196,47 @@ impl Address {
             // The node that the URL names may be the one that died.
             *policy = ClusterDiscoveryPolicy::UseCache;
         }
+        self.build(config, settings, Some(self.reconnects()))
+    }
+
+    /// A fred client for one sentinel, not yet connected; it ends when its connection does.
+    pub(crate) fn sentinel(
+        &self,
+        settings: &Settings,
+        sentinel: &Server,
+    ) -> Result<fred::clients::Client, Error> {
+        let mut config = self.config.clone();
+        if self.secure && !config.uses_tls() {
+            return Err(Error::invalid_url("TLS was asked for and is not set up"));
+        }
+        #[cfg(feature = "sentinel")]
+        if let ServerConfig::Sentinel { username, password, .. } = &self.config.server {
+            (config.username, config.password) = (username.clone(), password.clone());
+        }
+        config.server = ServerConfig::Centralized { server: sentinel.clone() };
+        config.database = None;
+        config.fail_fast = true;
+        self.build(config, settings, None)
+    }
+
+    /// How long to wait before each new attempt to connect: soon at first, then longer and longer.
+    ///
+    /// No two connections have the same: else all that broke together would come back together.
+    fn reconnects(&self) -> ReconnectPolicy {
+        // Who asks sentinels cannot know when they have agreed, and must not come late.
+        let longest = if self.sentinels().is_some() { 300.0 } else { 1000.0 };
+        let longest = (longest * (0.7 + 0.3 * fastrand::f64())) as u32;
+        let mut policy = ReconnectPolicy::new_exponential(0, fastrand::u32(15..30), longest, 2);
+        policy.set_jitter(30);
+        policy
+    }
+
+    fn build(
+        &self,
+        config: Config,
+        settings: &Settings,
+        policy: Option<ReconnectPolicy>,
+    ) -> Result<fred::clients::Client, Error> {
         let timeout = settings.command_timeout;
         let mut connection = ConnectionConfig {
             connection_timeout: timeout.max(Duration::from_secs(1)),
@@ -196,12 +245,17 @@ impl Address {
             // A MOVED of an SSUBSCRIBE spends an attempt; resending after a broken connection is prevented
             // by each command's own fail-fast, not by this.
             max_command_attempts: 3,
-            reconnect_errors: vec![
-                ReconnectError::ReadOnly,
-                ReconnectError::Loading,
-                ReconnectError::MasterDown,
-                ReconnectError::ClusterDown,
-            ],
+            // Elsewhere we see to that ourselves: fred does so again and again, without a pause.
+            reconnect_errors: if self.is_cluster() {
+                vec![
+                    ReconnectError::ReadOnly,
+                    ReconnectError::Loading,
+                    ReconnectError::MasterDown,
+                    ReconnectError::ClusterDown,
+                ]
+            } else {
+                Vec::new()
+            },
             unresponsive: UnresponsiveConfig {
                 max_timeout: Some(timeout),
                 interval: (timeout / 4).max(Duration::from_millis(10)),
@@ -215,12 +269,12 @@ impl Address {
             broadcast_channel_capacity: 4096,
             ..PerformanceConfig::default()
         };
-        let mut policy = ReconnectPolicy::new_exponential(0, 20, 1000, 2);
-        policy.set_jitter(30);
         let mut builder = Builder::from_config(config);
         builder.set_connection_config(connection);
         builder.set_performance_config(performance);
-        builder.set_policy(policy);
+        if let Some(policy) = policy {
+            builder.set_policy(policy);
+        }
         builder.build().map_err(|error| {
             Error::invalid_url(format!("the configuration cannot be used: {error}"))
         })
@@ -270,6 +324,27 @@ mod tests {
                     assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
                 }
             }
+        }
+    }
+
+    /// The delays before the first attempts of one connection, in milliseconds.
+    fn delays(url: &str) -> Vec<u64> {
+        let mut policy = Address::from_url(url).unwrap().reconnects();
+        std::iter::from_fn(|| policy.next_delay()).take(12).collect()
+    }
+
+    #[test]
+    fn no_two_connections_come_back_in_step_and_none_knocks_without_end() {
+        for (url, longest) in
+            [("redis://a:1", 1000), ("redis-sentinel://a:1/0?sentinelServiceName=mymaster", 300)]
+        {
+            let all: Vec<_> = (0..50).map(|_| delays(url)).collect();
+            assert!(all.iter().flatten().all(|delay| *delay <= longest));
+            // Ten of them are at least two thirds of the longest, but for the first few.
+            assert!(all.iter().all(|delays| delays[7..].iter().all(|d| *d >= longest * 2 / 3)));
+            let mut sums: Vec<u64> = all.iter().map(|delays| delays.iter().sum()).collect();
+            sums.sort_unstable();
+            assert!(sums[49] - sums[0] > longest / 2, "{sums:?}");
         }
     }
 

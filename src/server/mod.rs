@@ -2,13 +2,14 @@
 //!
 //! [`connection`] holds one fred client and knows when its replies can be believed; [`script`]
 //! embeds the Lua files; [`batch`] sends many calls as one command; [`reply`] reads answers;
-//! `tls` knows whose certificates to believe.
+//! [`sentinels`] hears of failovers; `tls` knows whose certificates to believe.
 
 pub(crate) mod address;
 pub(crate) mod batch;
 pub(crate) mod connection;
 pub(crate) mod reply;
 pub(crate) mod script;
+pub(crate) mod sentinels;
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 pub(crate) mod tls;
 

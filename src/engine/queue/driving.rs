@@ -273,6 +273,14 @@ impl Name {
         }
     }
 
+    /// The connection that renews was made anew: what it said before may be of another server.
+    pub(crate) fn verify_holds(&self, engine: &Arc<Engine>) {
+        let now = Moment::now();
+        for held in &mut self.state.lock().holds {
+            self.verify(engine, held, now);
+        }
+    }
+
     /// Has a hold looked at by a renewal now.
     fn verify(&self, engine: &Arc<Engine>, held: &mut Held, now: Moment) {
         if self.recipe.kind.renew.is_none() {

@@ -1,4 +1,4 @@
-//! Whether the server is heard of, over all connections of a client.
+//! Whether the server is heard of, and where it is, over all connections of a client.
 
 use crate::lease::Moment;
 use std::sync::Arc;
@@ -18,7 +18,12 @@ pub(crate) struct Contact {
     nodes: watch::Sender<u64>,
     /// Of the whole cluster, where this is of one of its nodes.
     whole: Option<Arc<Contact>>,
+    /// The primary, as sentinels name it.
+    primary: watch::Sender<Option<Place>>,
 }
+
+/// A host and a port, as sentinels tell them.
+pub(crate) type Place = (String, u16);
 
 impl Contact {
     pub(crate) fn new() -> Self {
@@ -29,6 +34,7 @@ impl Contact {
             changes: watch::Sender::new(0),
             nodes: watch::Sender::new(0),
             whole: None,
+            primary: watch::Sender::new(None),
         }
     }
 
@@ -87,6 +93,20 @@ impl Contact {
     pub(crate) fn silent_since(&self) -> Option<Moment> {
         let failing = self.failing.load(Ordering::Relaxed);
         failing.then(|| Moment::from_raw(self.last.load(Ordering::Relaxed)))
+    }
+
+    /// Sentinels name a primary: whoever is connected to another server leaves it.
+    pub(crate) fn named(&self, primary: Place) {
+        self.primary.send_if_modified(|known| {
+            let other = known.as_ref() != Some(&primary);
+            *known = Some(primary);
+            other
+        });
+    }
+
+    /// A receiver that changes with every other primary that is named.
+    pub(super) fn primary(&self) -> watch::Receiver<Option<Place>> {
+        self.primary.subscribe()
     }
 
     /// A receiver that changes with every outage and recovery.

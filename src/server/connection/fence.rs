@@ -92,7 +92,7 @@ pub(super) async fn watch_over(
     }
 }
 
-async fn closed_for_good(phase: &mut watch::Receiver<Phase>) {
+pub(super) async fn closed_for_good(phase: &mut watch::Receiver<Phase>) {
     // An error means that the connection is dropped, which ends it as well.
     let _ = phase.wait_for(|phase| phase.closed).await;
 }

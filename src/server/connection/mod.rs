@@ -5,15 +5,16 @@
 //! that broke still run later? A broken connection can leave commands in the server's socket
 //! buffer, to be executed after ones of the new connection. So after every reconnect the old
 //! connection is killed by its id first ([`fence`]); [`Connection::settled`] waits for that.
-//! [`failure`] says why none could be made.
+//! [`failure`] says why none could be made, [`follow`] leaves a server that is not the primary.
 
 mod cluster;
 mod contact;
 mod failure;
 mod fence;
+mod follow;
 mod probe;
 
-pub(crate) use contact::Contact;
+pub(crate) use contact::{Contact, Place};
 
 use self::failure::connect_error;
 use crate::config::Settings;
@@ -31,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Notify, broadcast, watch};
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +59,9 @@ pub(crate) struct Connection {
     /// When the call was sent whose reply is overdue, 0 if none is: nothing more is sent until it
     /// is known why.
     overdue: AtomicU64,
+    /// A reply said that this is no primary, and no later one that something worked.
+    misplaced: AtomicBool,
+    moved: Notify,
     /// Why the last attempt to connect failed, until one succeeds.
     cause: parking_lot::Mutex<Option<String>>,
     role: &'static str,
@@ -124,6 +128,8 @@ impl Connection {
             can_kill: AtomicBool::new(true),
             heard: AtomicU64::new(Moment::now().raw()),
             overdue: AtomicU64::new(0),
+            misplaced: AtomicBool::new(false),
+            moved: Notify::new(),
             cause: parking_lot::Mutex::new(None),
             role,
             server: format!("{address:?}"),
@@ -142,6 +148,9 @@ impl Connection {
         tokio::spawn(fence::watch_over(connection.clone(), reconnects, changes, errors));
         if connection.nodes.is_some() {
             tokio::spawn(cluster::watch_nodes(connection.clone()));
+        }
+        if !connection.cluster {
+            tokio::spawn(follow::follow(connection.clone()));
         }
         Ok(connection)
     }
@@ -340,6 +349,9 @@ impl Connection {
         let error = match result {
             Ok(value) => {
                 self.heard();
+                if self.misplaced.load(Ordering::Relaxed) {
+                    self.misplaced.store(false, Ordering::Relaxed);
+                }
                 return Ok(value);
             }
             Err(error) => error,
@@ -349,6 +361,10 @@ impl Connection {
             self.heard();
             if text.starts_with("CROSSSLOT") {
                 self.contact.keep_slots_apart();
+            }
+            if text.starts_with("READONLY") || text.starts_with("MASTERDOWN") {
+                self.misplaced.store(true, Ordering::Relaxed);
+                self.moved.notify_one();
             }
             return Err(CallError::Refused(text.to_owned()));
         }
