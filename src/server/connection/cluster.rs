@@ -106,7 +106,7 @@ impl Nodes {
         state.known.drain().map(|(_, node)| node).collect()
     }
 
-    fn forget_route(&self, slot: u16) {
+    pub(super) fn forget_route(&self, slot: u16) {
         self.state.lock().routes.remove(&slot);
     }
 }
@@ -193,7 +193,7 @@ impl Connection {
     }
 
     /// The connection to who serves a slot.
-    fn node(&self, nodes: &Nodes, slot: u16) -> Result<Arc<Connection>, CallError> {
+    pub(super) fn node(&self, nodes: &Nodes, slot: u16) -> Result<Arc<Connection>, CallError> {
         if let Some(node) = nodes.state.lock().routes.get(&slot) {
             return Ok(node.clone());
         }
@@ -236,7 +236,7 @@ impl Connection {
     }
 
     /// Waits a while for the very first connection; one that broke later is not waited for.
-    async fn first_settled(&self) {
+    pub(super) async fn first_settled(&self) {
         if self.phase.borrow().epoch == 0 {
             let timeout = self.options.timeout.unwrap_or_default();
             let _ = tokio::time::timeout(timeout, self.settled()).await;
