@@ -127,13 +127,16 @@ impl Contender {
         let from = nanos();
         self.begin(name, from, &held);
         tokio::time::sleep(Duration::from_millis(held.works())).await;
-        if let (Object::Lock(lock), 9) = (&object, chance) {
+        if let (Object::Lock(lock), 9, true) = (&object, chance, held.stands()) {
             lock.lock().await.expect("no error").unlock().await.expect("no error");
         }
-        // As in Java: a task that stood still for long proves nothing.
-        let to = nanos().min(from + 1_000_000_000);
-        self.tell(kind, name, [asked, from, to], held.token());
-        held.give_back().await.expect("no error");
+        let (token, to) = (held.token(), nanos());
+        // A task that stood still for long may have outlived its lease; it proves nothing then.
+        let stands = held.stands();
+        self.tell(kind, name, [asked, from, if stands { to } else { from - 1 }], token);
+        if stands {
+            held.give_back().await.expect("no error");
+        }
     }
 
     async fn lapse(&self, name: &str) {
@@ -143,9 +146,9 @@ impl Contender {
         }
         let asked = nanos();
         let held = object.owned().take(None, LAPSE.into()).await.expect("no error");
-        let from = nanos();
-        self.tell(kind, name, [asked, from, from], 0);
-        held.expect("it was waited for").forget();
+        let (held, from) = (held.expect("it was waited for"), nanos());
+        self.tell(kind, name, [asked, from, if held.stands() { from } else { from - 1 }], 0);
+        held.forget();
         tokio::time::sleep(LAPSE).await;
     }
 
@@ -198,6 +201,16 @@ impl Held {
         match self {
             Self::Lock(_) | Self::Multi(_) => 4,
             Self::Semaphore(_) | Self::Permits(_) => 8,
+        }
+    }
+
+    /// Whether its lease goes on, as far as this process knows.
+    fn stands(&self) -> bool {
+        match self {
+            Self::Lock(guard) => guard.is_held(),
+            Self::Multi(guard) => guard.is_held(),
+            Self::Semaphore(_) => true,
+            Self::Permits(permit) => permit.is_held(),
         }
     }
 

@@ -108,7 +108,7 @@ impl Crowd {
             others.iter().for_each(|process| self.signal(*process, "CONT"));
             if held.is_empty() {
                 self.signal(number, "CONT");
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                tokio::time::sleep(Duration::from_millis(150)).await;
             }
             !held.is_empty()
         })

@@ -100,6 +100,11 @@ impl Pair {
         self.raw.cmd(&["HGETALL", name]).ok().map()
     }
 
+    /// When the lock's lease ends by the server's clock, to the millisecond.
+    pub fn expires(&self, name: &str) -> i64 {
+        self.raw.cmd(&["PEXPIRETIME", name]).int()
+    }
+
     /// When the lock's lease ends, if nothing happens.
     pub fn lease_end(&self, name: &str) -> Instant {
         lease_end(&self.raw, name)

@@ -114,9 +114,10 @@ impl Run {
             .iter()
             .flat_map(|work| work.members().into_iter().map(|name| (name, work.room)));
         for (name, room) in names.collect::<BTreeMap<_, _>>() {
-            let ends = self.of(name).map(|hold| (hold.to.max(hold.from + 1), false, hold));
-            let mut changes: Vec<_> =
-                self.of(name).map(|hold| (hold.from, true, hold)).chain(ends).collect();
+            let usable = || self.of(name).filter(|hold| hold.from <= hold.to);
+            let ends = usable().map(|hold| (hold.to.max(hold.from + 1), false, hold));
+            let begins = usable().map(|hold| (hold.from, true, hold));
+            let mut changes: Vec<_> = begins.chain(ends).collect();
             changes.sort_by_key(|(at, begins, _)| (*at, *begins)); // at one moment, ends come first
             let mut held: Vec<&Hold> = Vec::new();
             for (_, begins, hold) in changes {
@@ -150,7 +151,10 @@ impl Run {
     pub fn assert_tokens_grow(&self) {
         for work in self.work.iter().filter(|work| work.kind == "fenced") {
             for name in work.members() {
-                let tokens = self.of(name).filter(|hold| hold.token != 0).collect::<Vec<_>>();
+                let tokens = self
+                    .of(name)
+                    .filter(|hold| hold.token != 0 && hold.from <= hold.to)
+                    .collect::<Vec<_>>();
                 assert!(tokens.len() >= 50, "only {} tokens were told", tokens.len());
                 for pair in tokens.windows(2) {
                     let [first, then] = [pair[0], pair[1]];
@@ -284,6 +288,11 @@ mod tests {
         assert_eq!(run(&LOCK, &[one, "* lock c 2 0 150 160 0"]).overfull().len(), 0);
         assert_eq!(run(&LOCK, &[one, "* lock b:{x} 2 0 199 300 0"]).overfull().len(), 1);
         assert_eq!(run(&LOCK, &[one, "* lock b:{x} 2 0 150 150 0"]).overfull().len(), 1);
+        assert_eq!(
+            run(&LOCK, &[one, "* lock b:{x} 2 0 150 149 0"]).overfull().len(),
+            0,
+            "too late"
+        );
         let both = ["* multi m1,m2 1 0 100 200 0", "* multi m2,m3 2 0 150 300 0"];
         assert_eq!(run(&MULTI, &both).overfull().len(), 1);
     }

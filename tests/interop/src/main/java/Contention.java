@@ -18,12 +18,16 @@ import org.redisson.api.RedissonClient;
  *
  * <p>Each hold is told when it ends, {@code * kind name thread asked from to token}, by the clock of
  * {@link System#nanoTime}, which on Linux is CLOCK_MONOTONIC. Of permits, which nobody's name stands
- * behind in Redis, also the beginning is told: {@code + kind name thread from id}.
+ * behind in Redis, also the beginning is told: {@code + kind name thread from id}. A hold whose
+ * lease may have been over already is told to end before it began.
  */
 final class Contention implements Callable<Integer> {
     private static final long LEASE = 3_000;
     private static final long LAPSE = 200;
     private static final long WAIT = 20;
+
+    /** In nanoseconds; what was asked for so shortly before is still held. */
+    private static final long SHORT = 1_000_000_000;
 
     private final RedissonClient client;
     private final String kind;
@@ -116,7 +120,9 @@ final class Contention implements Callable<Integer> {
         }
         long from = System.nanoTime();
         if (chance == -1) {
-            tell(kind, name, asked, from, from, 0);
+            // It may have come too late to be used.
+            boolean stands = lock.isHeldByCurrentThread();
+            tell(kind, name, asked, from, stands ? from : from - 1, 0);
             // And a moment: to ask again under it would be to re-enter.
             Thread.sleep(LAPSE + 20);
             return true;
@@ -129,8 +135,13 @@ final class Contention implements Callable<Integer> {
             lock.lock();
             lock.unlock();
         }
-        tell(kind, name, asked, from, end(from), token);
-        lock.unlock();
+        long to = System.nanoTime();
+        // A thread that stood still for long may have outlived its lease; it proves nothing then.
+        boolean stands = to - asked < SHORT || lock.isHeldByCurrentThread();
+        tell(kind, name, asked, from, stands ? to : from - 1, token);
+        if (stands) {
+            lock.unlock();
+        }
         return true;
     }
 
@@ -145,7 +156,7 @@ final class Contention implements Callable<Integer> {
         long from = System.nanoTime();
         begin(name, from, "-");
         LockSupport.parkNanos(8_000_000);
-        tell(kind, name, asked, from, end(from), 0);
+        tell(kind, name, asked, from, System.nanoTime(), 0);
         semaphore.release();
         return true;
     }
@@ -163,12 +174,14 @@ final class Contention implements Callable<Integer> {
         }
         long from = System.nanoTime();
         if (chance == -1) {
-            tell(kind, name, asked, from, from, 0);
+            boolean stands = from - asked < TimeUnit.MILLISECONDS.toNanos(LAPSE / 2);
+            tell(kind, name, asked, from, stands ? from : from - 1, 0);
             return true;
         }
         begin(name, from, id);
         LockSupport.parkNanos(8_000_000);
-        tell(kind, name, asked, from, end(from), 0);
+        long to = System.nanoTime();
+        tell(kind, name, asked, from, to - asked < SHORT ? to : from - 1, 0);
         semaphore.release(id);
         return true;
     }
@@ -180,11 +193,6 @@ final class Contention implements Callable<Integer> {
         } catch (InvocationTargetException thrown) {
             throw thrown.getCause() instanceof Exception cause ? cause : thrown;
         }
-    }
-
-    /** A thread that stood still for long may have outlived its lease; it proves nothing then. */
-    private static long end(long from) {
-        return Math.min(System.nanoTime(), from + 1_000_000_000);
     }
 
     private void begin(String name, long from, String id) {
