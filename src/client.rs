@@ -1,6 +1,8 @@
 //! The client: opens the connections, hands out synchronizers by name.
 
-use crate::config::{NameMapper, NamesInLogs, PublishMode, Reentry, Settings, WaitMode};
+use crate::config::{
+    NameMapper, NamesInLogs, PublishMode, Reentry, Replicas, Settings, WaitMode,
+};
 use crate::engine::Engine;
 use crate::engine::recipe::{Kind, Mode};
 use crate::error::Error;
@@ -20,9 +22,10 @@ use std::time::Duration;
 ///
 /// One for commands, opened by [`connect`](Client::connect); one for subscriptions, opened when
 /// something first has to wait; one for renewals, on a thread of its own, opened when a lock is
-/// first renewed, between a sixth and a third of its lease after it was taken. In a cluster each
-/// of them is one socket a node. Where sentinels name the primary, one more is to a sentinel, and
-/// the others go where it says. All reconnect by themselves.
+/// first renewed, between a sixth and a third of its lease after it was taken. Taking and renewing
+/// locks that [require replicas](Builder::require_replicas) have one more each, opened by the first
+/// such lock. In a cluster each of them is one socket a node. Where sentinels name the primary, one
+/// more is to a sentinel, and the others go where it says. All reconnect by themselves.
 ///
 /// # Runtime
 ///
@@ -302,6 +305,52 @@ impl Builder {
     /// reaches it is [lost](crate::LostReason::MaxHold).
     pub fn max_hold(mut self, max: Duration) -> Self {
         self.settings.max_hold = Some(max);
+        self
+    }
+
+    /// So many replicas must have what takes a lock and what keeps it, before it counts; default
+    /// none. `within` is how long is waited for them, from 1 ms to the
+    /// [`command_timeout`](Builder::command_timeout). [`Lock::require_replicas`] sets it for one
+    /// handle.
+    ///
+    /// A failover then loses no lock, if the new primary is one of those replicas (one that was
+    /// required to have it may still be passed over: Redis does not promise which takes over). What
+    /// it means:
+    ///
+    /// * **Taking**, also once more (nested), is a write and a `WAIT`. If fewer replicas say in time
+    ///   that they have it, the acquisition is undone and fails at once with
+    ///   [`NotReplicated`](crate::ErrorKind::NotReplicated), which says how many did. Where `WAIT`
+    ///   is not to be had, it fails with the server's refusal before anything is written.
+    /// * **Keeping** it: a renewal counts only when as many replicas have it. One that does not
+    ///   leaves the local deadline where it was, and is tried again after a tenth of the lease; if
+    ///   none counts until then, the hold is [lost](crate::LostReason::Expired) and given back.
+    ///   [`Held::extend`](crate::Held::extend) likewise.
+    /// * **Giving back** waits for nobody.
+    /// * A lock is handed on in memory only to one who requires as many. A hold that is entered by
+    ///   somebody who requires more is kept by more from then on; who requires fewer inside it is
+    ///   served as the hold is.
+    ///
+    /// It is so for locks of all kinds and for permits of both semaphores. Waiting for a latch takes
+    /// nothing, and what counts it down, or sets the number of permits, is not waited for.
+    ///
+    /// It has two connections of its own, for taking and for renewing, opened by the first use: a
+    /// `WAIT` holds up what is behind it. So a replica that lags holds up those who require replicas
+    /// (each for up to `within`, and those behind them once more) and nobody else.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), leasehold::Error> {
+    /// use std::time::Duration;
+    /// let client = leasehold::Client::builder("redis://127.0.0.1:6379")?
+    ///     .require_replicas(1, Duration::from_millis(500))
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "WAIT")]
+    pub fn require_replicas(mut self, replicas: u8, within: Duration) -> Self {
+        self.settings.replicas = Replicas::new(replicas, within);
         self
     }
 

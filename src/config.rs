@@ -85,6 +85,37 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
+/// How many replicas must have what takes or keeps a hold, and how long is waited for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Replicas {
+    pub count: u8,
+    pub within: Duration,
+}
+
+impl Replicas {
+    /// `None` if none are required.
+    pub(crate) fn new(count: u8, within: Duration) -> Option<Self> {
+        (count > 0).then_some(Self { count, within })
+    }
+
+    /// Refuses a time for which no answer would be waited.
+    pub(crate) fn check(self, command_timeout: Duration) -> Result<Self, Error> {
+        if self.within < Duration::from_millis(1) || self.within > command_timeout {
+            let why = format!("it must be from 1 ms to the command timeout, {command_timeout:?}");
+            return Err(Error::invalid_duration("wait for replicas", self.within, why));
+        }
+        Ok(self)
+    }
+
+    /// The stronger of two; where they are the same, the second.
+    pub(crate) fn stronger(known: Option<Self>, asked: Option<Self>) -> Option<Self> {
+        match (known, asked) {
+            (Some(known), Some(asked)) if known.count > asked.count => Some(known),
+            (known, asked) => asked.or(known),
+        }
+    }
+}
+
 /// Maps a name to the key it has in Redis, as Redisson's `NameMapper` does.
 pub(crate) type NameMapper = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
@@ -104,6 +135,7 @@ pub(crate) struct Settings {
     pub label: Option<Arc<str>>,
     pub names_in_logs: NamesInLogs,
     pub name_mapper: Option<NameMapper>,
+    pub replicas: Option<Replicas>,
 }
 
 impl Default for Settings {
@@ -122,6 +154,7 @@ impl Default for Settings {
             label: None,
             names_in_logs: NamesInLogs::Full,
             name_mapper: None,
+            replicas: None,
         }
     }
 }
@@ -146,7 +179,7 @@ impl Settings {
         if let Some(max) = self.max_hold.filter(|max| max.is_zero()) {
             return Err(Error::invalid_duration("max hold", max, "it must be above zero"));
         }
-        Ok(())
+        self.replicas.map_or(Ok(()), |replicas| replicas.check(self.command_timeout).map(drop))
     }
 }
 

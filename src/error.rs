@@ -1,5 +1,6 @@
 //! The one error of the crate: what went wrong, at which lock, and whether a command may have run.
 
+use crate::server::reply::Short;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
@@ -93,6 +94,14 @@ pub enum ErrorKind {
     Tls,
     /// The server answered, and refused.
     Refused(Refusal),
+    /// Too few replicas had it in time, so it was not taken: it has been, or is being, given back.
+    /// Told only where replicas are [required](crate::Builder::require_replicas).
+    NotReplicated {
+        /// How many replicas had it in time.
+        acknowledged: u8,
+        /// How many were required.
+        required: u8,
+    },
     /// A command was sent and no reply came.
     NoReply,
     /// The server could not be reached for as long as the call was ready to wait.
@@ -260,6 +269,17 @@ impl Error {
             inner.detail.push_str("; a command may have run and is being undone");
         }
         Self(Arc::new(inner))
+    }
+
+    /// Too few replicas have it, or the server would not say how many.
+    pub(crate) fn short(lock: &str, short: &Short) -> Self {
+        let Short { required, acknowledged, refused } = short;
+        if let Some(text) = refused {
+            return Self::server(Some(lock), text);
+        }
+        let (acknowledged, required) = (*acknowledged, *required);
+        let detail = format!("only {acknowledged} of {required} replicas had it in time");
+        Self::new(ErrorKind::NotReplicated { acknowledged, required }, Some(lock), detail)
     }
 
     pub(crate) fn no_reply(lock: Option<&str>, why: &str) -> Self {

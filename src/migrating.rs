@@ -202,7 +202,7 @@
 //! | `RedisConnectionException` | [`ErrorKind::Unavailable`] |
 //! | `RedisTimeoutException`, "Unable to acquire subscription lock" | nothing: there is no such limit |
 //! | `RedisException` with the server's words | [`ErrorKind::Refused`], [`ErrorKind::WrongType`], [`ErrorKind::Corrupt`] |
-//! | `NoSyncedSlavesException` | nothing: replicas are not waited for |
+//! | `NoSyncedSlavesException` | [`ErrorKind::NotReplicated`], where replicas are [required](crate::Builder::require_replicas) |
 //! | `InterruptedException` | nothing: drop the future |
 //! | `RedissonShutdownException` | [`ErrorKind::Closed`] |
 //!
@@ -350,7 +350,7 @@
 //! | a shorter nested lease shortens the TTL | no call of ours shortens a TTL |
 //! | unlocking a nested hold sets the TTL anew | leaves it alone |
 //! | each unlock writes and deletes a latch key | one command |
-//! | waiting for replicas (`WAIT`) | not yet: a failover may lose a lock, and its holder is told |
+//! | waits for all replicas that it sees (`WAIT`), for up to a second; one is enough, and none is an error only where there are any (`checkLockSyncedSlaves`) | waits for as many as [required](crate::Builder::require_replicas), by default none; too few undo the acquisition, and a renewal counts only with them |
 //! | fair: who is interrupted, or gives up, may stay in the queue (#2714, #5019) | leaves it at once |
 //! | fair: a dead waiter has its turn for minutes (#3829, #2883) | one of ours is passed over within seconds |
 //! | fair: while it is another's turn, the free lock is asked for without a pause | now and then |

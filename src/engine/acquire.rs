@@ -329,8 +329,6 @@ impl Hearing {
 /// Sends the final release of a hold until it is through or its lease has ended by itself.
 async fn give_back_for_good(engine: Arc<Engine>, hold: Arc<Hold>, mut tickets: Tickets) {
     let text = &*hold.name.recipe.keys.lock;
-    let connection = engine.batch.connection();
-    let slot = hold.name.recipe.keys.slot;
     let end = hold.stands_until().saturating_add(Duration::from_secs(1));
     let mut pause = Duration::from_millis(10);
     let mut modes: Vec<Mode> = hold.modes().collect();
@@ -348,7 +346,7 @@ async fn give_back_for_good(engine: Arc<Engine>, hold: Arc<Hold>, mut tickets: T
             return finish_all(tickets, &Err(Error::lost(text, LostReason::Expired)));
         }
         // What was sent before must have run, or never will, before this is sent.
-        if tokio::time::timeout(left, connection.settled_at(slot)).await.is_err() {
+        if tokio::time::timeout(left, engine.settled_for(&hold)).await.is_err() {
             continue;
         }
         let sent = Moment::now();
@@ -372,7 +370,7 @@ async fn give_back_for_good(engine: Arc<Engine>, hold: Arc<Hold>, mut tickets: T
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(longest);
     }
-    if hold.unsure.load(Ordering::Relaxed) && connection.may_have_ghosts() {
+    if hold.unsure.load(Ordering::Relaxed) && engine.may_have_ghosts() {
         // An acquire of it may still run from a connection that we may not kill: look again.
         let lease = hold.first_sent().until(hold.stands_until()).min(LONGEST_GHOST);
         let end = Moment::now().saturating_add(lease);

@@ -80,6 +80,7 @@ impl Engine {
             Err(CallError::NotSent(_)) if self.has_ended() => Err(Error::closed()),
             Err(CallError::NotSent(why)) => Err(Error::unavailable(name, &why, false)),
             Err(CallError::Unknown(why)) => Err(Error::no_reply(name, &why)),
+            Err(CallError::Short(short)) => Err(Error::short(&recipe.keys.lock, &short)),
         }
     }
 
@@ -118,6 +119,9 @@ impl Engine {
                 }
                 Err(CallError::NotSent(_)) if unsure.is_none() && self.has_ended() => {
                     return Err(Error::closed());
+                }
+                Err(CallError::Short(short)) => {
+                    return Err(Error::short(&recipe.keys.lock, &short));
                 }
                 Err(CallError::Refused(why) | CallError::NotSent(why)) => {
                     if Moment::now() >= end {

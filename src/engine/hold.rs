@@ -6,6 +6,7 @@
 //! A turn is one owner's time with a hold: a release may pass the hold on to the next waiter of
 //! this process. Id, lease and renewal are the hold's; guards, loss and `max_hold` the turn's.
 
+use crate::config::Replicas;
 use crate::engine::queue::{Name, Request};
 use crate::engine::recipe::Mode;
 use crate::engine::settled::RESENDS;
@@ -92,6 +93,10 @@ pub(crate) struct Hold {
     release_in_doubt: AtomicU64,
     /// The server has said that it is given back: whatever is sent now only undoes what runs late.
     pub given_back: AtomicBool,
+    /// How many replicas must have what keeps it, see [`Hold::replicas`].
+    required: AtomicU64,
+    /// Until when the server may keep it by a write that too few replicas are known to have.
+    unproven: AtomicU64,
     /// It waits in a queue at the server, which must hear of it again and again.
     pub in_line: AtomicBool,
     /// While it was being asked for, its waiter was told to try again.
@@ -135,6 +140,8 @@ impl Hold {
             unsure: AtomicBool::new(false),
             release_in_doubt: AtomicU64::new(0),
             given_back: AtomicBool::new(false),
+            required: AtomicU64::new(request.replicas.map_or(0, pack)),
+            unproven: AtomicU64::new(0),
             in_line: AtomicBool::new(false),
             called: AtomicBool::new(false),
             reason: Mutex::new(None),
@@ -160,6 +167,43 @@ impl Hold {
             2 => Phase::Ending,
             _ => Phase::Over,
         }
+    }
+
+    /// How many replicas must have what keeps it, if any: the most that anybody in it ever asked for.
+    pub(crate) fn replicas(&self) -> Option<Replicas> {
+        let packed = self.required.load(Ordering::Relaxed);
+        let count = (packed >> 32) as u8;
+        Replicas::new(count, Duration::from_millis(packed & u64::from(u32::MAX)))
+    }
+
+    /// Whether something was sent for it on the connection for what replicas must have.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.required.load(Ordering::Relaxed) != 0
+    }
+
+    /// Something is about to be sent for it there.
+    pub(crate) fn goes_apart(&self) {
+        self.required.fetch_or(APART, Ordering::Relaxed);
+    }
+
+    /// Somebody is in it for whom so many replicas have it, and are to have what keeps it.
+    pub(crate) fn require(&self, replicas: Replicas) {
+        self.required.store(pack(replicas), Ordering::Relaxed);
+    }
+
+    /// Too few replicas are known to have a write by which it stands until then at the latest.
+    pub(crate) fn may_stand_unproven(&self, until: Moment) {
+        self.unproven.fetch_max(until.raw(), Ordering::Relaxed);
+    }
+
+    /// Enough replicas have what was unproven, unless more came to that meanwhile.
+    pub(crate) fn is_proven(&self, unproven: Moment) {
+        let (known, none) = (unproven.raw(), Moment::default().raw());
+        let _ = self.unproven.compare_exchange(known, none, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    pub(crate) fn unproven(&self) -> Moment {
+        Moment::from_raw(self.unproven.load(Ordering::Relaxed))
     }
 
     /// Moves on to a later phase; false if it is there or further already.
@@ -443,6 +487,14 @@ impl Hold {
             }
         }
     }
+}
+
+/// Set in [`Hold::required`] where something went by the connection for what replicas must have.
+const APART: u64 = 1 << 63;
+
+fn pack(replicas: Replicas) -> u64 {
+    let within = u64::try_from(replicas.within.as_millis()).unwrap_or(u64::MAX);
+    APART | u64::from(replicas.count) << 32 | within.clamp(1, u64::from(u32::MAX))
 }
 
 fn bit(mode: Mode) -> u8 {

@@ -12,6 +12,7 @@ pub(crate) mod queue;
 pub(crate) mod quorum;
 pub(crate) mod recipe;
 pub(crate) mod renewal;
+pub(crate) mod replicas;
 pub(crate) mod settled;
 pub(crate) mod together;
 pub(crate) mod wakeups;
@@ -25,6 +26,7 @@ use crate::engine::wakeups::Wakeups;
 use crate::error::{Error, LostReason, Refusal, refusal};
 use crate::lease::Moment;
 use crate::server::Text;
+use crate::server::acknowledged::Acknowledged;
 use crate::server::address::Address;
 use crate::server::batch::Batch;
 use crate::server::connection::{Connection, Contact};
@@ -35,7 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 
 /// What it takes to open one more connection like the others.
 #[derive(Clone)]
@@ -83,6 +85,8 @@ pub(crate) struct Engine {
     /// Names this client in every hold: `<uuid>:<id>`.
     pub uuid: String,
     pub batch: Arc<Batch>,
+    /// For what replicas must have; opened by the first who asks for that.
+    replicated: OnceCell<Arc<Acknowledged>>,
     pub wakeups: Arc<Wakeups>,
     pub renewal: Renewal,
     /// By kind and name.
@@ -117,6 +121,7 @@ impl Engine {
         let engine = Arc::new(Self {
             uuid: uuid::Uuid::new_v4().to_string(),
             batch: Batch::new(commands, runtime.clone()),
+            replicated: OnceCell::new(),
             wakeups: Wakeups::new(wiring.clone()),
             renewal: Renewal::new(),
             names: DashMap::new(),
@@ -217,7 +222,7 @@ impl Engine {
     /// The record of this call is not needed any more, unless a send of it without an answer may
     /// still run: without its record, it would count once more.
     pub(crate) fn settle(&self, recipe: &Recipe, id: u64, unsure: bool) {
-        let ghosts = unsure && self.batch.connection().may_have_ghosts();
+        let ghosts = unsure && self.may_have_ghosts();
         if recipe.kind.keeps_records && !ghosts {
             self.settled.push(recipe, id);
         }
@@ -341,6 +346,7 @@ impl Engine {
         self.ended.send_replace(true);
         self.wakeups.close();
         self.renewal.stop();
+        self.close_replicated().await;
         self.batch.connection().close().await;
     }
 

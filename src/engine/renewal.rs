@@ -5,12 +5,14 @@
 //! buckets and lazy cancellation: an entry is only a reference to a hold and a generation, and a
 //! hold that is over is dropped when its bucket comes up.
 
+use crate::config::Replicas;
 use crate::engine::hold::{Hold, Phase, Visit};
 use crate::engine::queue::passes;
 use crate::engine::recipe::Terms;
 use crate::engine::{Engine, Wiring};
 use crate::error::{Error, LostReason};
 use crate::lease::Moment;
+use crate::server::acknowledged::Acknowledged;
 use crate::server::batch::{Batch, Call};
 use crate::server::connection::Connection;
 use crate::server::reply::CallError;
@@ -19,7 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OnceCell, Semaphore};
 
 /// Width of a bucket.
 const TICK: Duration = Duration::from_millis(8);
@@ -273,7 +275,9 @@ fn places() -> Arc<Semaphore> {
 /// Sends renewals, on the thread of the wheel and a connection of its own.
 struct Renewer {
     wiring: Wiring,
-    batch: tokio::sync::OnceCell<Arc<Batch>>,
+    batch: OnceCell<Arc<Batch>>,
+    /// For renewals that replicas must have.
+    acknowledged: OnceCell<Arc<Acknowledged>>,
     /// By server: one that is away must not hold up the renewals of the others.
     places: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
@@ -299,7 +303,7 @@ enum Aim {
 
 impl Renewer {
     fn new(wiring: Wiring) -> Self {
-        Self { wiring, batch: tokio::sync::OnceCell::new(), places: Mutex::default() }
+        Self { wiring, batch: OnceCell::new(), acknowledged: OnceCell::new(), places: Mutex::default() }
     }
 
     /// The connection, opened by the first renewal.
@@ -323,6 +327,9 @@ impl Renewer {
         if let Some(batch) = self.batch.get() {
             batch.connection().close().await;
         }
+        if let Some(acknowledged) = self.acknowledged.get() {
+            acknowledged.connection().close().await;
+        }
     }
 
     async fn renew(self: Arc<Self>, engine: Arc<Engine>, holds: Vec<Arc<Hold>>) {
@@ -332,6 +339,11 @@ impl Renewer {
         for hold in holds {
             let recipe = &hold.name.recipe;
             let Some(renew) = &recipe.kind.renew else { continue };
+            if let Some(replicas) = hold.replicas().filter(|_| hold.renewed_for().is_some()) {
+                let (renewer, engine) = (self.clone(), engine.clone());
+                tokio::task::spawn_local(renewer.send_acknowledged(engine, hold, replicas));
+                continue;
+            }
             let slot = if apart { recipe.keys.slot } else { 0 };
             lists.entry((renew.script.index, slot)).or_default().push(hold);
         }
@@ -366,6 +378,47 @@ impl Renewer {
                 renewer.send(&engine, list).await;
                 drop(place);
             });
+        }
+    }
+
+    /// Renews a hold that counts as renewed only when replicas have that. Those that are due
+    /// together meet again in front of the connection.
+    async fn send_acknowledged(
+        self: Arc<Self>,
+        engine: Arc<Engine>,
+        hold: Arc<Hold>,
+        replicas: Replicas,
+    ) {
+        let (now, stands) = (Moment::now(), hold.stands());
+        let Some(lease) = hold.renewed_for().filter(|_| hold.phase() == Phase::Held) else {
+            return hold.renewal_waits.store(false, Ordering::Relaxed);
+        };
+        let lease = hold.provable(now, lease);
+        let recipe = &hold.name.recipe;
+        let publish = engine.publish(recipe);
+        let terms = Terms { lease, publish, ..Terms::of(&hold) };
+        let call = recipe.renew(&terms).expect("holds without a lease are not on the wheel's list");
+        let sent = hold.asked(lease);
+        let calling = async {
+            let open = || self.wiring.acknowledged("replicated renewals");
+            let acknowledged = self.acknowledged.get_or_try_init(open).await?;
+            if !acknowledged.connection().is_up() {
+                self.settled(acknowledged.connection()).await;
+            }
+            acknowledged.call(call, replicas).await
+        };
+        let result = hold.proving(calling).await;
+        hold.renewal_waits.store(false, Ordering::Relaxed);
+        hold.set_due(Moment::now().saturating_add(retry_after(&hold)));
+        let job = Job { hold, lease, aim: Aim::Extend, stands };
+        match result {
+            Ok(answer) => answered(&engine, &job, sent, answer.code, answer.text.as_deref()),
+            Err(CallError::Short(short)) => {
+                let lock = engine.shown(&job.hold.name);
+                let left = Moment::now().until(job.hold.deadline());
+                tracing::warn!(%lock, ?short, ?left, "too few replicas have a renewal");
+            }
+            Err(error) => unanswered(&engine, std::slice::from_ref(&job), &error),
         }
     }
 

@@ -1,9 +1,11 @@
 //! The only room that speaks to Redis, and the only one that names fred.
 //!
 //! [`connection`] holds one fred client and knows when its replies can be believed; [`script`]
-//! embeds the Lua files; [`batch`] sends many calls as one command; [`reply`] reads answers;
-//! [`sentinels`] hears of failovers; `tls` knows whose certificates to believe.
+//! embeds the Lua files; [`batch`] sends many calls as one command, [`acknowledged`] those that
+//! replicas must have; [`reply`] reads answers; [`sentinels`] hears of failovers; `tls` knows whose
+//! certificates to believe.
 
+pub(crate) mod acknowledged;
 pub(crate) mod address;
 pub(crate) mod batch;
 pub(crate) mod connection;

@@ -19,6 +19,17 @@ pub(crate) enum CallError {
     Unknown(String),
     /// The server refused it with this error; nothing was done.
     Refused(String),
+    /// It was done, and too few replicas are known to have it.
+    Short(Short),
+}
+
+/// How many replicas have what was written, where that is too few.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Short {
+    pub required: u8,
+    pub acknowledged: u8,
+    /// The server would not say: this is its error.
+    pub refused: Option<String>,
 }
 
 /// Splits a reply of a list of `entries` calls into one answer for each.

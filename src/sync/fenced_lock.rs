@@ -135,6 +135,12 @@ impl FencedLock {
         self
     }
 
+    /// As [`Lock::require_replicas`].
+    pub fn require_replicas(mut self, replicas: u8, within: Duration) -> Self {
+        self.lock = self.lock.require_replicas(replicas, within);
+        self
+    }
+
     /// As [`Lock::label`].
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         self.lock = self.lock.label(label);

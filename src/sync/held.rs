@@ -5,7 +5,7 @@ use crate::engine::hold::Hold;
 use crate::engine::queue::{Grant, Name};
 use crate::engine::recipe::Terms;
 use crate::error::{Error, LostReason};
-use crate::lease;
+use crate::lease::{self, Moment};
 use crate::owner::Owner;
 use crate::server::reply::CallError;
 use std::fmt;
@@ -100,7 +100,8 @@ impl Held {
     /// [`NotHeld`](crate::ErrorKind::NotHeld) if it was given back,
     /// [`InvalidDuration`](crate::ErrorKind::InvalidDuration),
     /// [`Refused`](crate::ErrorKind::Refused), and [`NoReply`](crate::ErrorKind::NoReply) or
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) if the server did not answer; the hold then
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) if the server did not answer, or
+    /// [`NotReplicated`](crate::ErrorKind::NotReplicated) if too few replicas did; the hold then
     /// stands as before.
     ///
     /// # Cancel safety
@@ -116,10 +117,11 @@ impl Held {
             });
         }
         let (recipe, stands) = (&self.name.recipe, hold.stands());
+        let lease = hold.provable(Moment::now(), lease);
         let terms = Terms { lease, publish: engine.publish(recipe), ..Terms::of(hold) };
         let call = recipe.renew(&terms).expect("a lock has a lease");
         let sent = hold.asked(lease);
-        let error = match engine.batch.call(call).await {
+        let error = match engine.call_for(hold, call, hold.replicas()).await {
             Ok(answer) if answer.code == 0 => {
                 hold.extended(sent, lease);
                 return Ok(());
@@ -138,6 +140,7 @@ impl Held {
             Err(CallError::Refused(text)) => Error::server(Some(self.name()), &text),
             Err(CallError::NotSent(why)) => Error::unavailable(Some(self.name()), &why, false),
             Err(CallError::Unknown(why)) => Error::no_reply(Some(self.name()), &why),
+            Err(CallError::Short(short)) => Error::short(self.name(), &short),
         };
         Err(error)
     }

@@ -1,7 +1,7 @@
 //! The reentrant lock, shared with Redisson's `RLock`.
 
 use crate::client::Shared;
-use crate::config::Reentry;
+use crate::config::{Reentry, Replicas};
 use crate::engine::queue::Request;
 use crate::engine::recipe::{
     Arg, Direct, Key, Kind, Mode, Recipe, Verb, Verbs, Waiting, client_and_id, no_key,
@@ -139,6 +139,7 @@ pub struct Lock {
     extra: Result<Option<Arc<str>>, Error>,
     lease: Lease,
     max_hold: Option<Duration>,
+    replicas: Option<Replicas>,
     label: Option<Arc<str>>,
     owner: Option<Owner>,
 }
@@ -151,7 +152,8 @@ impl Lock {
         let (max_hold, label) = (settings.max_hold, settings.label.clone());
         let recipe = shared.engine().recipe(kind, name).map(Arc::new);
         let (lease, owner, extra) = (Lease::Renewed, None, Ok(None));
-        Self { shared, recipe, mode, units: 1, extra, lease, max_hold, label, owner }
+        let replicas = settings.replicas;
+        Self { shared, recipe, mode, units: 1, extra, lease, max_hold, replicas, label, owner }
     }
 
     /// Tells the acquiring script something beside the rest.
@@ -188,6 +190,14 @@ impl Lock {
     /// [lost](crate::LostReason::MaxHold). Of nested ones, the first to end counts.
     pub fn max_hold(mut self, max: Duration) -> Self {
         self.max_hold = Some(max);
+        self
+    }
+
+    /// How many replicas must have what takes the lock and what keeps it, and how long is waited for
+    /// them; none turns it off. In place of the client's [setting](crate::Builder::require_replicas),
+    /// which says what it means.
+    pub fn require_replicas(mut self, replicas: u8, within: Duration) -> Self {
+        self.replicas = Replicas::new(replicas, within);
         self
     }
 
@@ -592,6 +602,10 @@ impl Lock {
         if let Some(max) = self.max_hold.filter(|max| max.is_zero()) {
             return Err(Error::invalid_duration("max hold", max, "it must be above zero"));
         }
+        let replicas = self.replicas.filter(|_| kind.held);
+        if let Some(replicas) = replicas {
+            replicas.check(settings.command_timeout)?;
+        }
         let since = Moment::now();
         // A wait too long for the clock is one without an end.
         let deadline = wait.map(|wait| since.saturating_add(wait));
@@ -611,6 +625,7 @@ impl Lock {
             collecting: part.collecting,
             field: part.field,
             max_hold,
+            replicas,
             label: self.label.clone(),
             at,
             since,

@@ -151,6 +151,13 @@ impl PermitSemaphore {
         self
     }
 
+    /// How many replicas must have what takes permits, and how long is waited for them, in place of
+    /// the client's [setting](crate::Builder::require_replicas); none turns it off.
+    pub fn require_replicas(mut self, replicas: u8, within: Duration) -> Self {
+        self.handle = self.handle.require_replicas(replicas, within);
+        self
+    }
+
     /// A word for this use in warnings about long waits and lost permits.
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         self.handle = self.handle.label(label);

@@ -101,6 +101,11 @@ impl StripedLock {
         self.each(|lock| lock.max_hold(max))
     }
 
+    /// As [`Lock::require_replicas`], for all stripes.
+    pub fn require_replicas(self, replicas: u8, within: Duration) -> Self {
+        self.each(|lock| lock.require_replicas(replicas, within))
+    }
+
     /// As [`Lock::label`], for all stripes.
     pub fn label(self, label: impl Into<Arc<str>>) -> Self {
         let label = label.into();

@@ -1,5 +1,6 @@
 //! The calls of a name: what is sent next, and what the answer changes.
 
+use crate::config::Replicas;
 use crate::engine::Engine;
 use crate::engine::hold::{Hold, Phase};
 use crate::engine::queue::flight::{
@@ -10,6 +11,7 @@ use crate::engine::queue::waiter::{Grant, Outcome, Tickets, Waiter, finish_all};
 use crate::engine::queue::{Echo, Name, State};
 use crate::engine::recipe::{Mode, Terms, Waiting};
 use crate::engine::renewal::first_due;
+use crate::engine::replicas::short_of;
 use crate::error::{Error, LostReason};
 use crate::lease::Moment;
 use crate::server::batch::{Call, CallResult};
@@ -35,23 +37,31 @@ pub(crate) enum By {
     Engine,
 }
 
-/// A call to be driven; one that follows a call without an answer waits until that one has run or
-/// never will, and is not sent later than `in_doubt` says.
-fn prepare(engine: &Engine, call: Call, in_doubt: Option<Moment>) -> CallFuture {
-    let batch = engine.batch.clone();
-    let Some(latest) = in_doubt else {
+/// A call for a hold, to be driven; one that follows a call without an answer waits until that one
+/// has run or never will, and is not sent later than `in_doubt` says. Some must reach replicas.
+fn prepare(
+    engine: &Arc<Engine>,
+    hold: &Arc<Hold>,
+    call: Call,
+    in_doubt: Option<Moment>,
+    replicas: Option<Replicas>,
+) -> CallFuture {
+    if in_doubt.is_none() && replicas.is_none() {
+        let batch = engine.batch.clone();
         return Box::pin(async move { batch.call(call).await });
-    };
-    let timeout = engine.settings().command_timeout;
+    }
+    let (engine, hold) = (engine.clone(), hold.clone());
     Box::pin(async move {
-        let settled = batch.connection().settled_at(call.slot);
-        if tokio::time::timeout(timeout, settled).await.is_err() {
-            return Err(CallError::NotSent("the connection is down".to_owned()));
+        let timeout = engine.settings().command_timeout;
+        if let Some(latest) = in_doubt {
+            if tokio::time::timeout(timeout, engine.settled_for(&hold)).await.is_err() {
+                return Err(CallError::NotSent("the connection is down".to_owned()));
+            }
+            if Moment::now() >= latest {
+                return Err(CallError::NotSent("its record may be gone".to_owned()));
+            }
         }
-        if Moment::now() >= latest {
-            return Err(CallError::NotSent("its record may be gone".to_owned()));
-        }
-        batch.call(call).await
+        engine.call_for(&hold, call, replicas).await
     })
 }
 
@@ -113,7 +123,8 @@ impl Name {
         // Watched before it is sent, so that no grant is ever without its timer.
         let look = engine.settings().uncollected.min(length / 6);
         engine.renewal.watch(engine, &hold, sent.saturating_add(look));
-        let call = prepare(engine, call, resent.then(|| hold.ask_until()));
+        let replicas = hold.replicas();
+        let call = prepare(engine, &hold, call, resent.then(|| hold.ask_until()), replicas);
         state.launch(FlightKind::Fresh { hold, waiter }, sent, call)
     }
 
@@ -141,10 +152,12 @@ impl Name {
         let (mode, length) = (waiter.request.mode, waiter.request.length);
         let (hold, count) = (held.hold.clone(), held.counts.of(mode) + 1);
         let unsure = (held.unsure != Counts::default()).then_some(Moment::NEVER);
+        let replicas = Replicas::stronger(hold.replicas(), waiter.request.replicas);
+        let length = hold.provable(Moment::now(), length);
         hold.asked_in(mode);
         let call = self.recipe.acquire(mode, &self.terms(engine, &hold, length, count));
         let sent = hold.asked(length);
-        let call = prepare(engine, call, unsure);
+        let call = prepare(engine, &hold, call, unsure, replicas);
         state.launch(FlightKind::Enter { hold, waiter: waiter.clone(), count }, sent, call)
     }
 
@@ -166,6 +179,7 @@ impl Name {
         let last = held.entries.is_empty() && held.has_only(mode);
         let tickets = Mutex::new(held.take_tickets(mode));
         let call = self.recipe.release(mode, &self.terms(engine, &hold, Duration::ZERO, count));
+        let call = prepare(engine, &hold, call, unsure, None);
         let kind = if last {
             // From here on nothing renews it.
             hold.advance(Phase::Ending);
@@ -175,7 +189,6 @@ impl Name {
         } else {
             FlightKind::Lower { hold, mode, count, tickets }
         };
-        let call = prepare(engine, call, unsure);
         state.launch(kind, Moment::now(), call)
     }
 
@@ -225,6 +238,7 @@ impl Name {
         let now = Moment::now();
         let request = &waiter.request;
         let cancelled = waiter.slot.lock().cancelled;
+        let short = short_of(&result);
         match read(result) {
             Read::Done(text) => {
                 state.failures = 0;
@@ -239,7 +253,10 @@ impl Name {
                     hold.unsure.store(true, Ordering::Relaxed);
                     self.discard(engine, hold.clone());
                     state.try_now = true;
-                    return self.wait_on(engine, state, waiter, cancelled);
+                    return match short {
+                        Some(short) => waiter.fail(Error::short(self.text(), &short)),
+                        None => self.wait_on(engine, state, waiter, cancelled),
+                    };
                 }
                 if let Some(token) = text.and_then(|text| text.parse().ok()) {
                     hold.set_token(token);
@@ -247,7 +264,8 @@ impl Name {
                 // Of one that stood in line it was the next sign of life.
                 hold.set_due(Moment::NEVER);
                 hold.begin_turn(request.longest(now));
-                if let Some(renewed) = request.renewed_for().filter(|_| !cancelled) {
+                let stays = !cancelled && short.is_none();
+                if let Some(renewed) = request.renewed_for().filter(|_| stays) {
                     // Before it counts as held: the wheel, coming by in between, would take it
                     // for one that is only watched, and come again at its end.
                     hold.renew_for(Some(renewed), first_due(now, renewed));
@@ -264,9 +282,13 @@ impl Name {
                     verified: now,
                     counted: engine.count_hold(),
                 });
-                if !cancelled {
+                if stays {
                     let at = state.holds.len() - 1;
                     self.grant(engine, state, at, waiter, by);
+                }
+                if let Some(short) = short {
+                    // Nobody is in it: it goes back as what a dropped guard leaves does.
+                    waiter.fail(Error::short(self.text(), &short));
                 }
                 match request.mode {
                     // Everyone else here now waits for us.
@@ -378,8 +400,13 @@ impl Name {
                 Outcome::Failed(Error::unavailable(Some(self.text()), why, unsure))
             });
         }
+        let again = self.recipe.kind.owned || !hold.is_apart();
+        if !again {
+            // Of what nobody owns, asking again may write nothing, and so prove nothing.
+            self.discard(engine, hold.clone());
+        }
         let mut slot = waiter.slot.lock();
-        slot.attempt = Some(hold.clone());
+        slot.attempt = again.then(|| hold.clone());
         slot.next_try = state.next_try;
         drop(slot);
         self.wait_on(engine, state, waiter, cancelled);
@@ -420,10 +447,19 @@ impl Name {
             return waiter.finish(Outcome::Failed(Error::lost(self.text(), reason)));
         };
         let held = &mut state.holds[at];
+        let short = short_of(&result);
         match read(result) {
             Read::Done(_) => {
                 held.counts.set(mode, count);
                 hold.set_stands(mode, true);
+                if let Some(short) = short {
+                    // The count is more than there are entries, and goes down again.
+                    return waiter.fail(Error::short(self.text(), &short));
+                }
+                let replicas = Replicas::stronger(hold.replicas(), waiter.request.replicas);
+                if let Some(replicas) = replicas.filter(|_| !cancelled) {
+                    hold.require(replicas);
+                }
                 hold.extended(sent, waiter.request.length);
                 if waiter.request.max_hold.is_some() && !cancelled {
                     hold.shorten_turn(waiter.request.longest(now));

@@ -126,7 +126,7 @@ impl Name {
         let next = state.queue.iter().position(|waiter| !waiter.is_dormant());
         let next = next.filter(|at| {
             let request = &state.queue[*at].request;
-            request.takes_over() && !request.is_over(now)
+            request.takes_over() && !request.is_over(now) && hold.serves(request)
         });
         let Some(waiter) = next.and_then(|at| state.queue.remove(at)) else { return false };
         state.asking.remove(&waiter.request.owner.key());

@@ -436,7 +436,7 @@ impl Name {
     /// Sees to it that a hold that is over stays so, where a send of its acquire that got no answer
     /// may still run: from a broken connection that we may not kill.
     fn lay_ghosts(&self, engine: &Arc<Engine>, hold: &Arc<Hold>) {
-        if hold.unsure.load(Ordering::Relaxed) && engine.batch.connection().may_have_ghosts() {
+        if hold.unsure.load(Ordering::Relaxed) && engine.may_have_ghosts() {
             engine.settle_release(hold.clone(), Vec::new());
         }
     }

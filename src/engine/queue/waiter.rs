@@ -1,5 +1,6 @@
 //! Those who wait: an acquisition that is under way, and a release that somebody waits for.
 
+use crate::config::Replicas;
 use crate::engine::hold::Hold;
 use crate::engine::queue::driving::Eager;
 use crate::engine::recipe::Mode;
@@ -31,6 +32,8 @@ pub(crate) struct Request {
     /// Of one of a quorum: what the server is to call its first hold, as all others do.
     pub field: Option<Text>,
     pub max_hold: Option<Duration>,
+    /// How many replicas must have it, if any.
+    pub replicas: Option<Replicas>,
     pub label: Option<Arc<str>>,
     pub at: &'static Location<'static>,
     pub since: Moment,
@@ -144,6 +147,10 @@ impl Waiter {
         if let Some(waker) = slot.waker.take() {
             waker.wake();
         }
+    }
+
+    pub(super) fn fail(&self, error: Error) {
+        self.finish(Outcome::Failed(error));
     }
 
     /// Whoever polls it looks for the outcome by itself right after this.

@@ -7,6 +7,7 @@
 //! connection is killed by its id first ([`fence`]); [`Connection::settled`] waits for that.
 //! [`failure`] says why none could be made, [`follow`] leaves a server that is not the primary.
 
+mod acknowledge;
 mod cluster;
 mod contact;
 mod failure;
