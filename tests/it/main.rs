@@ -28,6 +28,7 @@ mod red_lock;
 mod reentry;
 mod refusals;
 mod renewal;
+mod replicas;
 mod rig;
 mod rights;
 mod scripts;

@@ -10,6 +10,7 @@ pub mod redisson;
 pub mod redisson_fair;
 pub mod redisson_permits;
 pub mod redisson_read_write;
+pub mod replicas;
 pub mod sentinel;
 pub mod server;
 
