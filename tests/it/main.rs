@@ -11,6 +11,7 @@ mod cluster;
 mod contract;
 mod count_down_latch;
 mod exclusion;
+mod failovers;
 mod fair_lock;
 mod fenced_lock;
 mod ghosts;
@@ -35,6 +36,7 @@ mod scripts;
 mod semaphore;
 mod servers;
 mod spin_lock;
+mod storms;
 mod striped_lock;
 mod tidy;
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]

@@ -93,6 +93,15 @@ pub fn subscriptions(raw: &Raw) -> usize {
     channels.filter(|channel| channel.text() != "__sentinel__:hello").count()
 }
 
+/// How often clients have connected since a server was started: each says HELLO, and connections
+/// driven by hand do not.
+pub fn connects(raw: &Raw) -> usize {
+    let stats = raw.cmd(&["INFO", "commandstats"]).text();
+    let hello = stats.lines().find_map(|line| line.strip_prefix("cmdstat_hello:calls="));
+    let calls = hello.and_then(|rest| rest.split(',').next()).unwrap_or("0");
+    calls.parse().expect("a number")
+}
+
 fn keys(raw: &Raw) -> Vec<String> {
     raw.cmd(&["KEYS", "*"]).ok().items().iter().map(|key| key.text()).collect()
 }

@@ -28,15 +28,7 @@ impl SentinelSetup {
 
     /// The same with several sentinels, and arguments for both servers.
     pub fn start_with(sentinels: usize, args: &[&str]) -> Self {
-        let server = || RedisServer::builder().args(args.iter().copied());
-        let primary = server().start();
-        let port = primary.port().to_string();
-        let replica = server().args(["--replicaof", "127.0.0.1", &port]).start();
-        let link = replica.raw();
-        until("the replica follows the primary", || {
-            link.cmd(&["ROLE"]).items().get(3).is_some_and(|state| state.text() == "connected")
-        });
-
+        let (primary, replica) = replicated(args);
         let conf = sentinel_conf(primary.port(), sentinels / 2 + 1);
         let sentinel = || RedisServer::builder().sentinel(conf.clone()).start();
         let (sentinel, others) = (sentinel(), (1..sentinels).map(|_| sentinel()).collect());
@@ -75,9 +67,7 @@ impl SentinelSetup {
     /// Blocks until the replica has all that the primary has been told.
     pub fn wait_replicated(&self) {
         let (primary, replica) = (self.primary.raw(), self.replica.raw());
-        until("the replica is up to date", || {
-            primary.cmd(&["ROLE"]).items()[1].int() == replica.cmd(&["ROLE"]).items()[4].int()
-        });
+        until("the replica is up to date", || offsets_meet(&primary, &replica));
     }
 
     /// Has the replica follow a server that is not there: what the primary is told from now on, it
@@ -116,10 +106,32 @@ impl SentinelSetup {
     }
 }
 
+/// Starts a primary and its replica, and waits until what one is told the other has soon.
+pub fn replicated(args: &[&str]) -> (RedisServer, RedisServer) {
+    let server = || RedisServer::builder().args(args.iter().copied());
+    let primary = server().start();
+    let port = primary.port().to_string();
+    let replica = server().args(["--replicaof", "127.0.0.1", &port]).start();
+    let link = replica.raw();
+    until("the replica follows the primary", || {
+        link.cmd(&["ROLE"]).items().get(3).is_some_and(|state| state.text() == "connected")
+    });
+    // The first command waits for the replica's first word, which may take a second.
+    let first = primary.raw();
+    first.cmd(&["SET", "first", "1"]).ok();
+    first.cmd(&["DEL", "first"]).ok();
+    until("the replica has what the primary was told", || offsets_meet(&first, &link));
+    (primary, replica)
+}
+
 /// Whether a server says that it is a primary. A promotion closes the connections it had.
 pub fn is_primary(port: u16) -> bool {
     let role = command(port, &["ROLE"]).ok().and_then(|role| role.first_word());
     role.as_deref() == Some("master")
+}
+
+fn offsets_meet(primary: &Raw, replica: &Raw) -> bool {
+    primary.cmd(&["ROLE"]).items()[1].int() == replica.cmd(&["ROLE"]).items()[4].int()
 }
 
 fn named_primary(sentinel: &Raw) -> u16 {
