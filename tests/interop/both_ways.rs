@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use leasehold::{ErrorKind, LostReason};
 
 use crate::{
-    pair::{LEASE, LEASE_MS, Pair, assert_woken_before, granted, soon},
+    pair::{KEPT_MS, LEASE, LEASE_MS, Pair, assert_woken_before, granted, soon},
     peer::{Jvm, version},
     support::{assert_every_key_has_ttl, redisson::Redisson},
 };
@@ -213,17 +213,17 @@ async fn who_does_not_hold_it_cannot_unlock_it() {
     pair.assert_nothing_left().await;
 }
 
-/// For longer than three leases, both with the same short one.
+/// For longer than two leases, both with the same short one.
 #[tokio::test]
 async fn each_watchdog_keeps_its_own_lock() {
-    let pair = Pair::with_watchdogs(1_500).await;
+    let pair = Pair::with_watchdogs(KEPT_MS).await;
     pair.java.lock("javas", 1, 0).await.unwrap();
     let guard = soon(pair.client.lock("rusts").lock()).await.unwrap();
-    for _ in 0..25 {
+    for _ in 0..35 {
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert_every_key_has_ttl(&pair.raw);
         for name in ["javas", "rusts"] {
-            assert!(pair.java.ttl(name).await <= 1_500, "{name}");
+            assert!(pair.java.ttl(name).await <= KEPT_MS as i64, "{name}");
         }
     }
     assert!(soon(pair.client.lock("javas").try_lock_now()).await.unwrap().is_none());

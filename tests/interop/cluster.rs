@@ -6,7 +6,7 @@ use leasehold::{Client, PublishMode};
 
 use crate::{
     kinds::{FAIR, FENCED, READ, WRITE},
-    pair::{LEASE, LEASE_MS, assert_woken_before, lease_end, locks, soon},
+    pair::{KEPT_MS, LEASE, LEASE_MS, assert_woken_before, lease_end, locks, soon},
     peer::{Java, Jvm, Settings, at_least},
     support::{cluster::ClusterSetup, eventually, redisson::Redisson, server::Raw},
 };
@@ -123,10 +123,9 @@ async fn every_kind_wakes_the_other_side_in_a_cluster() {
 /// renews ends, so neither keeps the other's.
 #[tokio::test]
 async fn issue_6867_each_watchdog_keeps_its_own_locks_of_all_slots() {
-    const WATCHDOG_MS: u64 = 3_000;
-    let watchdog = Duration::from_millis(WATCHDOG_MS);
+    let watchdog = Duration::from_millis(KEPT_MS);
     let cluster = ClusterSetup::start();
-    let settings = Settings { kind: "cluster", watchdog_ms: WATCHDOG_MS, ..Settings::default() };
+    let settings = Settings { kind: "cluster", watchdog_ms: KEPT_MS, ..Settings::default() };
     let java = Java::open(Jvm::shared(), cluster.nodes[0].port(), settings).await;
     let builder = Client::builder(cluster.url()).unwrap().watchdog(watchdog);
     let client = soon(builder.connect()).await.unwrap();
@@ -142,13 +141,13 @@ async fn issue_6867_each_watchdog_keeps_its_own_locks_of_all_slots() {
         let nodes: BTreeSet<_> = its.map(|name| cluster.node_of(name).port()).collect();
         assert_eq!(nodes.len(), 3, "those of {side} are on all nodes");
     }
-    java.lock("java's end", 1, WATCHDOG_MS).await.unwrap();
+    java.lock("java's end", 1, KEPT_MS).await.unwrap();
     let lapsing = soon(client.lock("rust's end").lock_with(watchdog)).await.unwrap();
     let left = |name: &str| cluster.node_of(name).raw().cmd(&["PTTL", name]).int();
     for _ in 0..33 {
         tokio::time::sleep(Duration::from_millis(200)).await;
         for name in &held {
-            assert!((1..=WATCHDOG_MS as i64).contains(&left(name)), "{name}: {}", left(name));
+            assert!((1..=KEPT_MS as i64).contains(&left(name)), "{name}: {}", left(name));
         }
     }
     assert_eq!(["java's end", "rust's end"].map(left), [-2, -2], "nobody keeps them");

@@ -7,7 +7,7 @@ use leasehold::{Client, ErrorKind, LostReason};
 
 use crate::{
     kinds::{READ, SPIN, WRITE},
-    pair::{LEASE, LEASE_MS, Pair, assert_woken_before, granted, soon},
+    pair::{KEPT_MS, LEASE, LEASE_MS, Pair, assert_woken_before, granted, soon},
     support::{
         eventually,
         proxy::{Matcher, Proxy, both, mentioning, named},
@@ -18,7 +18,7 @@ use crate::{
 /// A client that goes through a proxy, and whose scripts the server knows already.
 async fn behind_proxy(pair: &Pair, fallback_cap: Duration) -> (Proxy, Client) {
     let proxy = Proxy::start(pair.server.port());
-    let builder = Client::builder(proxy.url()).unwrap().watchdog(Duration::from_millis(1_500));
+    let builder = Client::builder(proxy.url()).unwrap().watchdog(Duration::from_millis(KEPT_MS));
     let builder = builder.command_timeout(Duration::from_millis(500)).fallback_cap(fallback_cap);
     let client = soon(builder.connect()).await.unwrap();
     soon(granted(&client.lock("warm-up")).await.unlock()).await.unwrap();
@@ -172,7 +172,7 @@ async fn issue_3194_renewal_goes_on_after_broken_connections() {
     let pair = Pair::start().await;
     let (proxy, client) = behind_proxy(&pair, Duration::from_secs(30)).await;
     let guard = soon(client.lock("job").lock()).await.unwrap();
-    for _ in 0..4 {
+    for _ in 0..6 {
         tokio::time::sleep(Duration::from_millis(1_000)).await;
         assert!(!pair.java.try_lock("job", 1, 0, 1_000).await);
         proxy.cut_all().await;
@@ -186,14 +186,14 @@ async fn issue_3194_renewal_goes_on_after_broken_connections() {
 /// and entering with a shorter lease shortens it.
 #[tokio::test]
 async fn a_nested_lease_neither_shortens_nor_ends_the_renewal_around_it() {
-    let pair = Pair::with_watchdogs(1_500).await;
+    let pair = Pair::with_watchdogs(KEPT_MS).await;
     let lock = pair.client.lock("job");
     let outer = soon(lock.lock()).await.unwrap();
     let inner = soon(lock.lock_with(Duration::from_millis(100))).await.unwrap();
     assert!(pair.java.ttl("job").await > 500);
     soon(inner.unlock()).await.unwrap();
     for _ in 0..10 {
-        tokio::time::sleep(Duration::from_millis(400)).await;
+        tokio::time::sleep(Duration::from_millis(700)).await;
         assert!(!pair.java.try_lock("job", 1, 0, 1_000).await);
     }
     assert!(outer.is_held());
@@ -266,7 +266,7 @@ async fn issue_6643_what_was_read_twice_and_given_back_twice_is_renewed_no_more(
 /// next hold, by a third of the lease for each loss.
 #[tokio::test]
 async fn a_lock_that_was_lost_before_is_renewed_in_time() {
-    let pair = Pair::with_watchdogs(1_500).await;
+    let pair = Pair::with_watchdogs(KEPT_MS).await;
     let lock = pair.client.lock("job");
     for _ in 0..4 {
         let guard = soon(lock.lock()).await.unwrap();
@@ -274,8 +274,8 @@ async fn a_lock_that_was_lost_before_is_renewed_in_time() {
         assert!(soon(guard.unlock()).await.unwrap_err().is_lost());
     }
     let guard = soon(lock.lock()).await.unwrap();
-    for _ in 0..8 {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(700)).await;
         assert!(!pair.java.try_lock("job", 1, 0, 1_000).await);
     }
     assert!(guard.is_held());

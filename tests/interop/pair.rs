@@ -34,6 +34,10 @@ pub fn soon<F: Future>(future: F) -> impl Future<Output = F::Output> {
     }
 }
 
+/// The watchdog of those whose locks must be kept: on a loaded machine a JVM may stand still for a
+/// second.
+pub const KEPT_MS: u64 = 3_000;
+
 /// Redisson and this crate at one server.
 pub struct Pair {
     pub java: Java,

@@ -7,7 +7,7 @@ use leasehold::{Client, ErrorKind};
 use crate::{
     kinds::{READ, WRITE},
     loss::KILLED_MS,
-    pair::{LEASE_MS, Pair, assert_woken_before, granted, soon},
+    pair::{KEPT_MS, LEASE_MS, Pair, assert_woken_before, granted, soon},
     peer::{Java, Jvm, Settings, at_least},
     process::Process,
     support::eventually,
@@ -134,19 +134,19 @@ async fn what_is_nested_in_a_write_neither_lengthens_nor_shortens_it() {
 /// inside a write, nothing is renewed any more.
 #[tokio::test]
 async fn issue_4217_renewal_goes_on_inside_a_write_and_after_a_downgrade() {
-    let pair = Pair::with_watchdogs(1_500).await;
+    let pair = Pair::with_watchdogs(KEPT_MS).await;
     let (write, read) = (WRITE.rust(&pair, "job"), READ.rust(&pair, "job"));
     let (reads, writes) = (READ.java(&pair), WRITE.java(&pair));
     let writing = soon(write.lock()).await.unwrap();
     soon(soon(read.lock()).await.unwrap().unlock()).await.unwrap();
-    for _ in 0..6 {
-        tokio::time::sleep(Duration::from_millis(400)).await;
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_millis(800)).await;
         assert!(!reads.try_lock("job", 1, 0, 1_000).await);
     }
     let reading = soon(read.lock()).await.unwrap();
     soon(writing.unlock()).await.unwrap();
-    for _ in 0..6 {
-        tokio::time::sleep(Duration::from_millis(400)).await;
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_millis(800)).await;
         assert!(!writes.try_lock("job", 1, 0, 1_000).await);
     }
     assert!(reading.is_held());

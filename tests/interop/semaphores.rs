@@ -6,7 +6,7 @@ use leasehold::{Client, ErrorKind, LostReason, PermitId, PermitSemaphore, Permit
 
 use crate::{
     kinds::Kind,
-    pair::{LEASE, LEASE_MS, Pair, soon},
+    pair::{KEPT_MS, LEASE, LEASE_MS, Pair, soon},
     peer::{Answer, Java, Jvm, MS, Settings, at_least},
     support::{eventually, subscriptions},
 };
@@ -208,11 +208,11 @@ async fn a_renewed_permit_is_not_given_to_java_and_its_loss_is_told() {
     if !ids_are_bytes() {
         return;
     }
-    let pair = Pair::with_watchdogs(1_500).await;
+    let pair = Pair::with_watchdogs(KEPT_MS).await;
     let java = pair.java.of("permits");
     let mine = soon(pair.client.permit_semaphore("job").sized(1).acquire()).await.unwrap();
-    for _ in 0..8 {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+    for _ in 0..9 {
+        tokio::time::sleep(Duration::from_millis(800)).await;
         assert_eq!(java.ask("job", "tryAcquire", &["0", "1000", MS]).await, "null");
     }
     assert!(mine.is_held());

@@ -8,7 +8,7 @@ use leasehold::{Client, LostReason, MultiLock};
 use crate::{
     kinds::{SPIN, cases},
     loss::{KILLED_MS, assert_free_within_lease, wait_until_renewed},
-    pair::{LEASE, LEASE_MS, Pair, assert_woken_before, granted, soon},
+    pair::{KEPT_MS, LEASE, LEASE_MS, Pair, assert_woken_before, granted, soon},
     peer::{Java, Jvm, Settings},
     process::Process,
     support::{eventually, redisson::Redisson},
@@ -159,10 +159,10 @@ async fn a_multi_locks_lease_is_what_was_asked_for_also_after_a_wait() {
 /// Each of its locks is kept, and it is lost with the first of them.
 #[tokio::test]
 async fn a_multi_lock_is_kept_and_lost_with_the_first_that_java_takes_away() {
-    let pair = Pair::with_watchdogs(1_500).await;
+    let pair = Pair::with_watchdogs(KEPT_MS).await;
     let guard = soon(both(&pair.client).lock()).await.unwrap();
-    for _ in 0..8 {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+    for _ in 0..9 {
+        tokio::time::sleep(Duration::from_millis(800)).await;
         for name in ["a", "b"] {
             assert!(!pair.java.try_lock(name, 1, 0, 1_000).await, "{name}");
         }
