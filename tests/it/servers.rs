@@ -4,10 +4,12 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use leasehold::{Client, ErrorKind, LockGuard, Refusal};
+use leasehold::{Client, ErrorKind, LockGuard, LostReason, Refusal};
 
 use crate::support::{
-    Capture, assert_no_keys, eventually,
+    Capture, assert_no_keys, blocking,
+    cluster::ClusterSetup,
+    eventually,
     server::{Builder, Raw, RedisServer, free_port, until},
     subscriptions,
 };
@@ -341,6 +343,55 @@ mod eviction {
             within(Client::connect(server.url())).await.unwrap();
             assert_eq!(said(&server, WARNING), 0, "{policy} {limit}");
         }
+    }
+
+    /// Any of them will do; behind the scenes, for there may be many.
+    #[tokio::test]
+    async fn one_node_of_a_cluster_that_evicts_is_enough_for_a_warning() {
+        Capture::global();
+        let cluster = blocking(ClusterSetup::start).await;
+        let node = cluster.nodes[2].raw();
+        node.cmd(&["CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "volatile-ttl"]).ok();
+        let _client = within(Client::connect(cluster.url())).await.unwrap();
+        let first = format!("127.0.0.1:{}", cluster.nodes[0].port());
+        eventually("it is warned", async || {
+            let events = Capture::global().saying(WARNING);
+            let mut servers = events.iter().filter_map(|event| event.field("server"));
+            servers.any(|server| server.contains(&first))
+        })
+        .await;
+    }
+
+    /// INFO is for the warning alone.
+    #[tokio::test]
+    async fn a_user_that_may_not_ask_is_not_warned_and_lives_as_well() {
+        Capture::global();
+        for (right, warnings) in [("-info", 0), ("+info", 1)] {
+            let server = start("allkeys-lru", "100mb");
+            let user = ["ACL", "SETUSER", "u", "on", ">pw", "~*", "&*", "+@all", right];
+            server.raw().cmd(&user).ok();
+            let url = server.url().replace("://", "://u:pw@");
+            let client = within(Client::connect(url)).await.unwrap();
+            within(within(client.lock("job").lock()).await.unwrap().unlock()).await.unwrap();
+            assert_eq!(said(&server, WARNING), warnings, "{right}");
+        }
+    }
+
+    /// R-18, I8: what the warning warns of.
+    #[tokio::test]
+    async fn who_holds_an_evicted_lock_is_told_by_the_next_renewal() {
+        let server = start("allkeys-random", "100mb");
+        let raw = server.raw();
+        let builder = Client::builder(server.url()).unwrap().watchdog(Duration::from_secs(3));
+        let client = within(builder.connect()).await.unwrap();
+        let guard = within(client.lock("job").lock()).await.unwrap();
+        raw.cmd(&["CONFIG", "SET", "maxmemory", "1"]).ok();
+        assert!(raw.cmd(&["SET", "other", "x"]).error().is_some(), "there is no room for anything");
+        assert_no_keys(&raw);
+        raw.cmd(&["CONFIG", "SET", "maxmemory", "100mb"]).ok();
+        assert_eq!(within(guard.lost()).await, LostReason::Removed);
+        drop(guard);
+        within(within(client.lock("job").lock()).await.unwrap().unlock()).await.unwrap();
     }
 
     /// It is no reason to fail, nor to wait.

@@ -72,6 +72,55 @@ mod one_server {
         live_at(&format!("{}3", server.url()), &server).await;
     }
 
+    /// each of the three connections selects it again.
+    #[tokio::test]
+    async fn a_database_outlives_broken_connections() {
+        let server = RedisServer::start();
+        let raw = server.raw();
+        let connect = || {
+            let builder = Client::builder(format!("{}3", server.url())).unwrap();
+            builder.watchdog(Duration::from_secs(3)).connect()
+        };
+        let (client, other) = (within(connect()).await.unwrap(), within(connect()).await.unwrap());
+        let guard = within(client.lock("job").lock()).await.unwrap();
+        let before = guard.valid_until();
+        eventually("it is renewed", async || guard.valid_until() > before).await;
+        raw.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).ok();
+        let there = server.raw();
+        there.cmd(&["SELECT", "3"]).ok();
+        let before = guard.valid_until() + Duration::from_millis(100);
+        eventually("it is renewed again", async || guard.valid_until() > before).await;
+        within(within(client.lock("more").lock()).await.unwrap().unlock()).await.unwrap();
+        assert!(within(other.lock("job").try_lock_now()).await.unwrap().is_none());
+        assert_eq!(there.cmd(&["EXISTS", "job"]).int(), 1);
+        assert_no_keys(&raw);
+        within(guard.unlock()).await.unwrap();
+        assert_no_keys(&there);
+    }
+
+    /// as a port of which the server is gone.
+    #[cfg(feature = "unix")]
+    #[tokio::test]
+    async fn a_unix_socket_is_connected_anew_when_its_server_is_back() {
+        let path = std::env::temp_dir().join(format!("{}.sock", crate::support::unique("lh")));
+        let path = path.display().to_string();
+        let mut server = RedisServer::builder().args(["--unixsocket", &path]).start();
+        let builder = Client::builder(format!("redis+unix://{path}")).unwrap().patience(PATIENCE);
+        let client = within(builder.connect()).await.unwrap();
+        within(within(client.lock("job").lock()).await.unwrap().unlock()).await.unwrap();
+        server.kill();
+        let tried = within(client.lock("job").try_lock(Duration::from_millis(100), LEASE)).await;
+        assert!(tried.unwrap_err().is_unavailable());
+        let server = blocking(move || {
+            server.restart();
+            server
+        })
+        .await;
+        within(within(client.lock("job").lock()).await.unwrap().unlock()).await.unwrap();
+        drop(server);
+        let _ = std::fs::remove_file(path);
+    }
+
     /// calls made before there is a server are outages like any other.
     #[tokio::test]
     async fn a_lazy_client_may_be_made_before_its_server() {
