@@ -123,8 +123,14 @@ final class Contention implements Callable<Integer> {
             // It may have come too late to be used.
             boolean stands = lock.isHeldByCurrentThread();
             tell(kind, name, asked, from, stands ? from : from - 1, 0);
-            // And a moment: to ask again under it would be to re-enter.
-            Thread.sleep(LAPSE + 20);
+            // To ask again under it would be to re-enter, and never to let go of it.
+            Thread.sleep(LAPSE);
+            for (String one : name.split(",")) {
+                var part = kind.equals("multi") ? client.getLock(one) : lock;
+                while (part.isHeldByCurrentThread()) {
+                    Thread.sleep(10);
+                }
+            }
             return true;
         }
         if (fenced && token == 0) {
