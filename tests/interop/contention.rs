@@ -52,7 +52,7 @@ pub static READ_WRITE: Work = Work {
 };
 pub static MULTI: Work = Work {
     kind: "multi",
-    names: &["m1,m2", "m2,m3", "m3,m4", "m1,m4"],
+    names: &["m1,m2", "m2,m3", "m3,m4", "m4,m5", "m5,m6", "m1,m6"],
     lease: Duration::from_secs(6),
     ..LOCK
 };

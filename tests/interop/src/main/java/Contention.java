@@ -127,7 +127,7 @@ final class Contention implements Callable<Integer> {
             Thread.sleep(LAPSE);
             for (String one : name.split(",")) {
                 var part = kind.equals("multi") ? client.getLock(one) : lock;
-                while (part.isHeldByCurrentThread()) {
+                while (part.isHeldByCurrentThread() && System.nanoTime() < end) {
                     Thread.sleep(10);
                 }
             }
