@@ -97,6 +97,8 @@ pub(crate) struct Hold {
     required: AtomicU64,
     /// Until when the server may keep it by a write that too few replicas are known to have.
     unproven: AtomicU64,
+    /// Calls under way that give it a TTL and that replicas must have.
+    proofs: Mutex<Vec<Proof>>,
     /// It waits in a queue at the server, which must hear of it again and again.
     pub in_line: AtomicBool,
     /// While it was being asked for, its waiter was told to try again.
@@ -142,6 +144,7 @@ impl Hold {
             given_back: AtomicBool::new(false),
             required: AtomicU64::new(request.replicas.map_or(0, pack)),
             unproven: AtomicU64::new(0),
+            proofs: Mutex::new(Vec::new()),
             in_line: AtomicBool::new(false),
             called: AtomicBool::new(false),
             reason: Mutex::new(None),
@@ -200,6 +203,33 @@ impl Hold {
     pub(crate) fn is_proven(&self, unproven: Moment) {
         let (known, none) = (unproven.raw(), Moment::default().raw());
         let _ = self.unproven.compare_exchange(known, none, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// A call that asks for this lease is under way now, and with which others.
+    pub(crate) fn begin_proof(&self, lease: Duration) -> u64 {
+        let mut proofs = self.proofs.lock();
+        let mut proof = Proof { id: 0, lease, in_vain: false };
+        for other in proofs.iter_mut() {
+            // Whichever comes first at the server, one that does not ask for more writes nothing.
+            other.in_vain |= lease >= other.lease;
+            proof.in_vain |= other.lease >= lease;
+            proof.id = proof.id.max(other.id + 1);
+        }
+        let id = proof.id;
+        proofs.push(proof);
+        id
+    }
+
+    /// It has ended; whether it may have written nothing.
+    pub(crate) fn end_proof(&self, id: u64) -> bool {
+        let mut proofs = self.proofs.lock();
+        let at = proofs.iter().position(|proof| proof.id == id);
+        at.is_some_and(|at| proofs.swap_remove(at).in_vain)
+    }
+
+    /// The longest lease that is being asked for.
+    pub(crate) fn longest_proof(&self) -> Duration {
+        self.proofs.lock().iter().map(|proof| proof.lease).max().unwrap_or_default()
     }
 
     pub(crate) fn unproven(&self) -> Moment {
@@ -487,6 +517,14 @@ impl Hold {
             }
         }
     }
+}
+
+/// A call under way that gives a hold a TTL, and that replicas must have.
+struct Proof {
+    id: u64,
+    lease: Duration,
+    /// Beside another that asks for as much or more, it may have written nothing.
+    in_vain: bool,
 }
 
 /// Set in [`Hold::required`] where something went by the connection for what replicas must have.

@@ -407,7 +407,7 @@ impl Renewer {
             }
             acknowledged.call(call, replicas).await
         };
-        let result = hold.proving(calling).await;
+        let result = hold.proving(lease, calling).await;
         hold.renewal_waits.store(false, Ordering::Relaxed);
         hold.set_due(Moment::now().saturating_add(retry_after(&hold)));
         let job = Job { hold, lease, aim: Aim::Extend, stands };

@@ -17,6 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 
+/// By how much a TTL is raised for the sake of writing something.
+const LITTLE: Duration = Duration::from_millis(1);
+
 impl Wiring {
     /// A connection on which WAIT may take its time: a reply may take as much longer.
     async fn connect_patient(&self, role: &'static str) -> Result<Arc<Connection>, CallError> {
@@ -62,12 +65,13 @@ impl Engine {
         self: &Arc<Self>,
         hold: &Hold,
         call: Call,
+        lease: Duration,
         replicas: Option<Replicas>,
     ) -> CallResult {
         let Some(replicas) = replicas else { return self.batch.call(call).await };
         hold.goes_apart();
         let calling = async { self.replicated().await?.call(call, replicas).await };
-        hold.proving(calling).await
+        hold.proving(lease, calling).await
     }
 
     /// Resolves when nothing that was sent for a hold, and got no answer, can run any more.
@@ -111,9 +115,18 @@ impl Hold {
 
     /// Takes note of what becomes of a call that gives it a TTL, for which it has been
     /// [asked](Hold::asked) just now.
-    pub(crate) async fn proving(&self, calling: impl Future<Output = CallResult>) -> CallResult {
+    pub(crate) async fn proving(
+        &self,
+        lease: Duration,
+        calling: impl Future<Output = CallResult>,
+    ) -> CallResult {
         let (sent, until, unproven) = (Moment::now(), self.stands_until(), self.unproven());
-        let result = calling.await;
+        let proof = self.begin_proof(lease);
+        let mut result = calling.await;
+        if self.end_proof(proof) && matches!(result, Ok(Answer { code: 0, .. })) {
+            let why = "its lease was made longer by another call at the same time";
+            result = Err(CallError::Unknown(why.to_owned()));
+        }
         // It may have waited for others before it was sent.
         let until = until.saturating_add(sent.until(Moment::now()));
         self.may_stand_until(until);
@@ -130,6 +143,14 @@ impl Hold {
     /// nothing proves nothing of what was written before and did not reach enough replicas.
     pub(crate) fn provable(&self, now: Moment, lease: Duration) -> Duration {
         let unproven = now.until(self.unproven());
-        if unproven < lease { lease } else { unproven + Duration::from_millis(1) }
+        if unproven < lease { lease } else { unproven + LITTLE }
+    }
+
+    /// The same where somebody waits for the answer: also beside calls that are under way. Renewals
+    /// just come again.
+    pub(crate) fn provable_now(&self, lease: Duration) -> Duration {
+        let lease = self.provable(Moment::now(), lease);
+        let longest = self.longest_proof();
+        if longest < lease { lease } else { longest + LITTLE }
     }
 }

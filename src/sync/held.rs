@@ -5,7 +5,7 @@ use crate::engine::hold::Hold;
 use crate::engine::queue::{Grant, Name};
 use crate::engine::recipe::Terms;
 use crate::error::{Error, LostReason};
-use crate::lease::{self, Moment};
+use crate::lease;
 use crate::owner::Owner;
 use crate::server::reply::CallError;
 use std::fmt;
@@ -117,11 +117,11 @@ impl Held {
             });
         }
         let (recipe, stands) = (&self.name.recipe, hold.stands());
-        let lease = hold.provable(Moment::now(), lease);
+        let lease = hold.provable_now(lease);
         let terms = Terms { lease, publish: engine.publish(recipe), ..Terms::of(hold) };
         let call = recipe.renew(&terms).expect("a lock has a lease");
         let sent = hold.asked(lease);
-        let error = match engine.call_for(hold, call, hold.replicas()).await {
+        let error = match engine.call_for(hold, call, lease, hold.replicas()).await {
             Ok(answer) if answer.code == 0 => {
                 hold.extended(sent, lease);
                 return Ok(());

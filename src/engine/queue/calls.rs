@@ -44,6 +44,7 @@ fn prepare(
     hold: &Arc<Hold>,
     call: Call,
     in_doubt: Option<Moment>,
+    lease: Duration,
     replicas: Option<Replicas>,
 ) -> CallFuture {
     if in_doubt.is_none() && replicas.is_none() {
@@ -61,7 +62,7 @@ fn prepare(
                 return Err(CallError::NotSent("its record may be gone".to_owned()));
             }
         }
-        engine.call_for(&hold, call, replicas).await
+        engine.call_for(&hold, call, lease, replicas).await
     })
 }
 
@@ -124,7 +125,8 @@ impl Name {
         let look = engine.settings().uncollected.min(length / 6);
         engine.renewal.watch(engine, &hold, sent.saturating_add(look));
         let replicas = hold.replicas();
-        let call = prepare(engine, &hold, call, resent.then(|| hold.ask_until()), replicas);
+        let doubt = resent.then(|| hold.ask_until());
+        let call = prepare(engine, &hold, call, doubt, length, replicas);
         state.launch(FlightKind::Fresh { hold, waiter }, sent, call)
     }
 
@@ -153,11 +155,11 @@ impl Name {
         let (hold, count) = (held.hold.clone(), held.counts.of(mode) + 1);
         let unsure = (held.unsure != Counts::default()).then_some(Moment::NEVER);
         let replicas = Replicas::stronger(hold.replicas(), waiter.request.replicas);
-        let length = hold.provable(Moment::now(), length);
+        let length = hold.provable_now(length);
         hold.asked_in(mode);
         let call = self.recipe.acquire(mode, &self.terms(engine, &hold, length, count));
         let sent = hold.asked(length);
-        let call = prepare(engine, &hold, call, unsure, replicas);
+        let call = prepare(engine, &hold, call, unsure, length, replicas);
         state.launch(FlightKind::Enter { hold, waiter: waiter.clone(), count }, sent, call)
     }
 
@@ -179,7 +181,7 @@ impl Name {
         let last = held.entries.is_empty() && held.has_only(mode);
         let tickets = Mutex::new(held.take_tickets(mode));
         let call = self.recipe.release(mode, &self.terms(engine, &hold, Duration::ZERO, count));
-        let call = prepare(engine, &hold, call, unsure, None);
+        let call = prepare(engine, &hold, call, unsure, Duration::ZERO, None);
         let kind = if last {
             // From here on nothing renews it.
             hold.advance(Phase::Ending);
