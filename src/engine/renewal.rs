@@ -320,7 +320,7 @@ impl Renewer {
     /// Waits until the connection is up. If it is not in time, renewals fail and are tried again.
     async fn settled(&self, connection: &Connection) {
         let patience = self.wiring.settings.command_timeout;
-        let _ = tokio::time::timeout(patience, connection.settled()).await;
+        let _ = tokio::time::timeout(patience, connection.usable()).await;
     }
 
     async fn close(&self) {

@@ -10,6 +10,7 @@ use fred::types::config::{
     ClusterDiscoveryPolicy, ConnectionConfig, PerformanceConfig, ReconnectError, ReconnectPolicy,
     Server, UnresponsiveConfig,
 };
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -175,6 +176,15 @@ impl Address {
         let mut node = self.clone();
         node.config.server = ServerConfig::Centralized { server: server.clone() };
         node
+    }
+
+    /// A cluster that is known to have these nodes, too.
+    pub(crate) fn also_at(&self, servers: BTreeSet<Server>) -> Self {
+        let mut whole = self.clone();
+        if let ServerConfig::Clustered { hosts, .. } = &mut whole.config.server {
+            hosts.extend(servers);
+        }
+        whole
     }
 
     /// A fred client for one socket of ours (one a node, in a cluster), not yet connected.

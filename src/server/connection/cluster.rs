@@ -9,6 +9,7 @@
 use super::{Connection, Contact};
 use crate::config::Settings;
 use crate::error::Error;
+use crate::lease::Moment;
 use crate::server::address::Address;
 use crate::server::reply::CallError;
 use fred::prelude::*;
@@ -39,12 +40,17 @@ pub(super) struct Nodes {
     turn: AtomicUsize,
 }
 
+pub(super) type Table = Vec<(u16, u16, Server)>;
+
 #[derive(Default)]
 struct State {
     known: HashMap<Server, Arc<Connection>>,
     /// Who serves a slot, as far as it was needed since the last change.
     routes: HashMap<u16, Arc<Connection>>,
-    table: Vec<(u16, u16, Server)>,
+    /// Who serves what: first, last, whom.
+    table: Table,
+    /// The last of these that fred has come to, which may be older.
+    of_fred: Table,
     closed: bool,
 }
 
@@ -79,7 +85,7 @@ impl Redirection {
     }
 }
 
-fn table(routing: &ClusterRouting) -> Vec<(u16, u16, Server)> {
+fn table(routing: &ClusterRouting) -> Table {
     let ranges = routing.slots().iter();
     let mut table: Vec<_> =
         ranges.map(|slot| (slot.start, slot.end, slot.primary.clone())).collect();
@@ -88,11 +94,13 @@ fn table(routing: &ClusterRouting) -> Vec<(u16, u16, Server)> {
 }
 
 impl Nodes {
-    pub(super) fn new(address: &Address, settings: &Settings) -> Self {
+    /// Of what is known already: the node that the URL names may be away by now.
+    pub(super) fn new(address: &Address, settings: &Settings, contact: &Contact) -> Self {
+        let table = contact.serving.lock().clone();
         Self {
             address: address.clone(),
             settings: settings.clone(),
-            state: Mutex::default(),
+            state: Mutex::new(State { table, ..State::default() }),
             look: Notify::new(),
             turn: AtomicUsize::new(0),
         }
@@ -197,9 +205,13 @@ impl Connection {
         if let Some(node) = nodes.state.lock().routes.get(&slot) {
             return Ok(node.clone());
         }
-        // Of an event yet to be told, this knows already.
-        self.nodes_may_have_changed();
-        let Some(server) = nodes.state.lock().server_of(slot).cloned() else {
+        let serving = || nodes.state.lock().server_of(slot).cloned();
+        // Of an event yet to be told, fred knows already.
+        let serving = serving().or_else(|| {
+            self.follow_table(nodes);
+            serving()
+        });
+        let Some(server) = serving else {
             nodes.look.notify_one();
             let cause = self.cause.lock().clone();
             let why = cause.unwrap_or_else(|| "no node of the cluster serves it".to_owned());
@@ -238,8 +250,23 @@ impl Connection {
     /// Waits a while for the very first connection; one that broke later is not waited for.
     pub(super) async fn first_settled(&self) {
         if self.phase.borrow().epoch == 0 {
-            let timeout = self.options.timeout.unwrap_or_default();
-            let _ = tokio::time::timeout(timeout, self.settled()).await;
+            // Nothing was heard yet, so this is when it was made.
+            let made = Moment::from_raw(self.heard.load(Ordering::Relaxed));
+            let until = made.saturating_add(self.options.timeout.unwrap_or_default());
+            let _ = tokio::time::timeout(Moment::now().until(until), self.settled()).await;
+        }
+    }
+
+    /// Waits until calls can be sent; in a cluster, until it is known to which node: one of them
+    /// may be away.
+    pub(crate) async fn usable(&self) {
+        let Some(nodes) = &self.nodes else { return self.settled().await };
+        loop {
+            self.follow_table(nodes);
+            if !nodes.state.lock().table.is_empty() || self.phase.borrow().closed {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
@@ -261,10 +288,21 @@ impl Connection {
         self.nodes.as_ref().is_some_and(|nodes| self.follow_table(nodes))
     }
 
-    /// Whether anything has changed since this was last asked; if so, all routes are found anew.
+    /// Takes over what fred has come to know since this was last asked; whether that is news.
     fn follow_table(&self, nodes: &Nodes) -> bool {
         let Some(routing) = self.client.cached_cluster_state() else { return false };
         let table = table(&routing);
+        let mut state = nodes.state.lock();
+        if state.of_fred == table {
+            return false;
+        }
+        state.of_fred.clone_from(&table);
+        drop(state);
+        self.adopt(nodes, table)
+    }
+
+    /// Takes over who serves what; if that is news, all routes are found anew.
+    fn adopt(&self, nodes: &Nodes, table: Table) -> bool {
         let mut state = nodes.state.lock();
         if state.table == table {
             return false;
@@ -274,6 +312,7 @@ impl Connection {
             state.known.drain().partition(|(server, _)| serving.contains(server));
         state.known = stay;
         state.routes.clear();
+        self.contact.serving.lock().clone_from(&table);
         let first = std::mem::replace(&mut state.table, table).is_empty();
         drop(state);
         for node in leave.into_values() {
@@ -286,21 +325,46 @@ impl Connection {
         true
     }
 
-    /// Asks a node who serves what, and has fred follow if that has changed.
+    /// Asks a node who serves what; whether that is news.
     async fn look(&self, nodes: &Nodes) -> bool {
-        let servers = self.servers();
         let turn = nodes.turn.fetch_add(1, Ordering::Relaxed);
-        let Some(server) = servers.get(turn % servers.len().max(1)) else { return false };
-        let Ok(answer) = self.on(server, "CLUSTER", &["SLOTS"]).await else { return false };
-        let Ok(now) = ClusterRouting::from_cluster_slots(answer, server.host.clone()) else {
-            return false;
+        let up: Vec<_> = {
+            let state = nodes.state.lock();
+            state
+                .known
+                .iter()
+                .filter(|(_, node)| node.is_up())
+                .map(|(s, n)| (s.clone(), n.clone()))
+                .collect()
         };
+        // Nodes that have no connection of their own are asked by fred's, and fred has to know.
+        let by_fred = up.is_empty();
+        let (host, answer) = if by_fred {
+            let servers = self.servers();
+            let Some(server) = servers.get(turn % servers.len().max(1)) else { return false };
+            (server.host.clone(), self.on(server, "CLUSTER", &["SLOTS"]).await.ok())
+        } else {
+            let (server, node) = &up[turn % up.len()];
+            let slots = node.send("CLUSTER", 0, vec!["SLOTS".into()], false);
+            (server.host.clone(), slots.await.ok())
+        };
+        let now = answer.map(|answer| ClusterRouting::from_cluster_slots(answer, host));
+        let Some(Ok(now)) = now else { return false };
         let now = table(&now);
         if now.is_empty() || now == nodes.state.lock().table {
             return false;
         }
-        // Its event is what has us follow.
-        self.client.sync_cluster().await.is_ok()
+        if by_fred {
+            // Its event is what has us follow.
+            return self.client.sync_cluster().await.is_ok();
+        }
+        if self.adopt(nodes, now) {
+            self.phase.send_modify(|phase| {
+                phase.epoch += 1;
+                phase.fenced = phase.epoch;
+            });
+        }
+        true
     }
 }
 

@@ -1,6 +1,8 @@
 //! Whether the server is heard of, and where it is, over all connections of a client.
 
+use super::cluster::Table;
 use crate::lease::Moment;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::watch;
@@ -16,6 +18,8 @@ pub(crate) struct Contact {
     changes: watch::Sender<u64>,
     /// Counts changes of who serves what in a cluster: each connection has to learn of it.
     nodes: watch::Sender<u64>,
+    /// Who serves what in a cluster, for connections yet to be opened.
+    pub(super) serving: Mutex<Table>,
     /// Of the whole cluster, where this is of one of its nodes.
     whole: Option<Arc<Contact>>,
     /// The primary, as sentinels name it.
@@ -33,6 +37,7 @@ impl Contact {
             slots_apart: AtomicBool::new(false),
             changes: watch::Sender::new(0),
             nodes: watch::Sender::new(0),
+            serving: Mutex::default(),
             whole: None,
             primary: watch::Sender::new(None),
         }

@@ -116,13 +116,15 @@ impl Connection {
         role: &'static str,
         fail_fast_on_connect: bool,
     ) -> Result<Arc<Self>, Error> {
-        let client = address.client(settings, fail_fast_on_connect)?;
+        let serving = contact.serving.lock().iter().map(|(_, _, server)| server.clone()).collect();
+        let client = address.also_at(serving).client(settings, fail_fast_on_connect)?;
         let options = Options {
             // In flight when the connection breaks: an error, never a silent second run.
             fail_fast: true,
             timeout: Some(settings.command_timeout),
             ..Options::default()
         };
+        let nodes = address.is_cluster().then(|| cluster::Nodes::new(address, settings, &contact));
         let connection = Arc::new(Self {
             contact,
             phase: watch::Sender::new(Phase::default()),
@@ -139,7 +141,7 @@ impl Connection {
             options,
             runtime: Handle::current(),
             router: parking_lot::Mutex::new(None),
-            nodes: address.is_cluster().then(|| cluster::Nodes::new(address, settings)),
+            nodes,
             client,
         });
         // Receivers first: an event before them would be lost.
