@@ -111,7 +111,7 @@ async fn a_majority_is_enough_for_either_side_and_keeps_the_other_out() {
     all.assert_nothing_left().await;
 }
 
-/// For longer than two leases, on all servers.
+/// For longer than two leases, on a majority at least.
 #[tokio::test]
 async fn each_watchdog_keeps_its_own_red_lock() {
     let all = Servers::start().await;
@@ -119,11 +119,12 @@ async fn each_watchdog_keeps_its_own_red_lock() {
     let guard = soon(all.ours("rusts").lock()).await.unwrap();
     for _ in 0..35 {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        for server in &all.servers {
-            for name in ["javas", "rusts"] {
-                let left = server.raw().cmd(&["PTTL", name]).int();
-                assert!((1..=KEPT_MS as i64).contains(&left), "{name} has {left} ms left");
-            }
+        for name in ["javas", "rusts"] {
+            let left = |server: &RedisServer| server.raw().cmd(&["PTTL", name]).int();
+            let left: Vec<_> = all.servers.iter().map(left).collect();
+            let kept = left.iter().filter(|left| (1..=KEPT_MS as i64).contains(left)).count();
+            // A third server that was slow is not waited for.
+            assert!(kept >= 2 && !left.contains(&-1), "{name} has {left:?} ms left");
         }
     }
     assert!(soon(all.ours("javas").try_lock_now()).await.unwrap().is_none());

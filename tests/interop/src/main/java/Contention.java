@@ -1,5 +1,6 @@
 import java.lang.reflect.InvocationTargetException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Random;
 import java.util.concurrent.Callable;
@@ -121,15 +122,12 @@ final class Contention implements Callable<Integer> {
         long from = System.nanoTime();
         if (chance == -1) {
             // It may have come too late to be used.
-            boolean stands = lock.isHeldByCurrentThread();
+            boolean stands = held(lock, name) == name.split(",").length;
             tell(kind, name, asked, from, stands ? from : from - 1, 0);
             // To ask again under it would be to re-enter, and never to let go of it.
             Thread.sleep(LAPSE);
-            for (String one : name.split(",")) {
-                var part = kind.equals("multi") ? client.getLock(one) : lock;
-                while (part.isHeldByCurrentThread() && System.nanoTime() < end) {
-                    Thread.sleep(10);
-                }
+            while (held(lock, name) > 0 && System.nanoTime() < end) {
+                Thread.sleep(10);
             }
             return true;
         }
@@ -143,12 +141,22 @@ final class Contention implements Callable<Integer> {
         }
         long to = System.nanoTime();
         // A thread that stood still for long may have outlived its lease; it proves nothing then.
-        boolean stands = to - asked < SHORT || lock.isHeldByCurrentThread();
+        boolean stands = to - asked < SHORT
+                || held(lock, name) == name.split(",").length;
         tell(kind, name, asked, from, stands ? to : from - 1, token);
         if (stands) {
             lock.unlock();
         }
         return true;
+    }
+
+    /** How many of its locks this thread holds; old versions do not say it of a multi lock. */
+    private long held(RLock lock, String name) {
+        if (!kind.equals("multi")) {
+            return lock.isHeldByCurrentThread() ? 1 : 0;
+        }
+        return Arrays.stream(name.split(",")).map(client::getLock)
+                .filter(RLock::isHeldByCurrentThread).count();
     }
 
     private boolean permit(RSemaphore semaphore, String name, int chance)
