@@ -220,6 +220,8 @@ fn start_node() -> RedisServer {
         let node = RedisServer::builder()
             .args(["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"])
             .args(["--cluster-node-timeout", NODE_TIMEOUT, "--cluster-announce-ip", "127.0.0.1"])
+            // Else a node that gives its last slot away makes itself a replica of who got it.
+            .args(["--cluster-allow-replica-migration", "no"])
             .args(["--cluster-port", &bus]);
         attempts -= 1;
         match node.try_start() {

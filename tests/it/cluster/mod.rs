@@ -1,7 +1,11 @@
 //! Clusters: who is asked for what, and what becomes of locks while slots move and nodes die.
 
+mod death;
 mod moving;
+mod names;
 mod redirections;
+mod renewal;
+mod resize;
 mod smoke;
 
 use std::{
@@ -28,8 +32,22 @@ const SOON: Duration = Duration::from_secs(30);
 const LEASE: Duration = Duration::from_secs(30);
 const HOUR: Duration = Duration::from_secs(3600);
 
-async fn within<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, work).await.expect("it hangs")
+#[track_caller]
+fn within<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    let at = std::panic::Location::caller();
+    async move {
+        let done = tokio::time::timeout(SOON, work).await;
+        done.unwrap_or_else(|_| panic!("waited {SOON:?} in vain at {at}"))
+    }
+}
+
+/// As [`eventually`], for what the server or a lease takes its time to.
+async fn soon_true(what: &str, mut holds: impl FnMut() -> bool) {
+    let bound = tokio::time::Instant::now() + SOON;
+    while !holds() {
+        assert!(tokio::time::Instant::now() < bound, "waited {SOON:?} in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 async fn start() -> ClusterSetup {
@@ -139,10 +157,20 @@ impl Load {
 
     /// Ends the tasks; none may have failed, and no two have held a name at once.
     async fn stop(self, at_least: usize) {
-        self.stop.store(true, Ordering::Relaxed);
-        for task in self.tasks {
-            within(task).await.unwrap().unwrap();
+        let history = self.history.clone();
+        for result in self.end().await {
+            result.unwrap();
         }
-        self.history.assert_exclusive(at_least);
+        history.assert_exclusive(at_least);
+    }
+
+    /// Ends the tasks; some may have lost a lock.
+    async fn end(self) -> Vec<Result<u64, Error>> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut results = Vec::new();
+        for task in self.tasks {
+            results.push(within(task).await.unwrap());
+        }
+        results
     }
 }
