@@ -4,9 +4,7 @@ use std::time::Duration;
 use leasehold::{Client, LockGuard, LostReason};
 
 use crate::support::{
-    assert_every_key_has_ttl, blocking, connects,
-    server::{Raw, RedisServer},
-    subscriptions,
+    assert_every_key_has_ttl, blocking, connects, server::RedisServer, subscriptions,
 };
 
 const CLIENTS: usize = 200;
@@ -39,7 +37,8 @@ async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 
 /// Clients that each hold a lock and wait for that of the next.
 struct Fleet {
-    clients: Vec<Client>,
+    /// Each is kept for as long as the fleet.
+    _clients: Vec<Client>,
     held: Vec<LockGuard>,
     waiting: Vec<tokio::task::JoinHandle<Result<LockGuard, leasehold::Error>>>,
 }
@@ -60,7 +59,7 @@ impl Fleet {
         let held: Vec<_> = held.into_iter().map(|guard| guard.expect("it is free")).collect();
         let waiters = clients.iter().enumerate().map(|(n, client)| client.lock(name(n + 1)));
         let waiting = waiters.map(|lock| tokio::spawn(async move { lock.lock().await })).collect();
-        Self { clients, held, waiting }
+        Self { _clients: clients, held, waiting }
     }
 
     /// Waits until each has its connections.
