@@ -352,8 +352,15 @@ impl Hold {
         Moment::from_raw(self.first_sent.load(Ordering::Relaxed))
     }
 
-    /// The server has said that it stands for `lease`, asked for at `sent`.
+    /// The server has said that it stands for `lease`, asked for at `sent`. That is too late for one
+    /// whose time is up: its holder may have been told so.
     pub(crate) fn extended(&self, sent: Moment, lease: Duration) {
+        let held = self.phase() == Phase::Held;
+        // Whoever looks whether it is lost has this locked, too.
+        let _told = held.then(|| self.reason.lock());
+        if held && Moment::now() >= self.deadline() {
+            return;
+        }
         self.deadline.fetch_max(lease::deadline(sent, lease).raw(), Ordering::Release);
     }
 

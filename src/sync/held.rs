@@ -124,7 +124,9 @@ impl Held {
         let error = match engine.call_for(hold, call, lease, hold.replicas()).await {
             Ok(answer) if answer.code == 0 => {
                 hold.extended(sent, lease);
-                return Ok(());
+                // An answer that comes after the end does not bring it back.
+                let lost = hold.lost_in(self.grant.turn);
+                return lost.map_or(Ok(()), |reason| Err(Error::lost(self.name(), reason)));
             }
             // Part of it was given back meanwhile, so this says nothing of the rest.
             Ok(answer) if answer.code == -1 && hold.stands() != stands => {
