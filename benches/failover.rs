@@ -88,7 +88,7 @@ async fn measure() {
 
 /// One failover of servers of its own.
 async fn fail_over(kind: Kind) -> Times {
-    let mut setup = blocking(|| SentinelSetup::start()).await;
+    let mut setup = blocking(SentinelSetup::start).await;
     let port = setup.replica.port();
     let ports = [setup.primary.port(), port];
     let connect = async || {
