@@ -175,7 +175,7 @@ mod others {
     /// nor do renewals wait for it, of locks that require no replica.
     #[tokio::test]
     async fn renewals_of_other_locks_go_on_while_a_replica_lags() {
-        let settings = |builder| patient(builder).watchdog(Duration::from_secs(3));
+        let settings = |builder| patient(builder).watchdog(Duration::from_secs(6));
         let (rig, replicas) = with_replicas(1, settings).await;
         let plain = soon(rig.client.lock("plain").lock()).await.expect("it is free");
         let lock = rig.client.lock("kept").require_replicas(1, LONG);
@@ -184,7 +184,7 @@ mod others {
         // The first renewal of it waits on the connection for such renewals.
         rig.proxy.wait_for(wait_for(1), 2).await;
         let seen = rig.proxy.count(renewing("plain"));
-        rig.proxy.wait_for(renewing("plain"), seen + 3).await;
+        rig.proxy.wait_for(renewing("plain"), seen + 2).await;
         assert!(plain.is_held());
         assert_eq!(soon(kept.lost()).await, LostReason::Expired);
         assert!(plain.is_held());
@@ -194,7 +194,7 @@ mod others {
     /// No connection, no command: those of commands and renewals are all there are.
     #[tokio::test]
     async fn who_requires_no_replicas_pays_nothing() {
-        let rig = Rig::with(|builder| builder.watchdog(Duration::from_secs(1))).await;
+        let rig = Rig::with(|builder| builder.watchdog(Duration::from_secs(3))).await;
         let lock = rig.client.lock("job");
         let guard = soon(lock.lock()).await.expect("it is free");
         soon(soon(lock.lock()).await.expect("it is ours").unlock()).await.expect("held");
