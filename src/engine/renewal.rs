@@ -303,7 +303,12 @@ enum Aim {
 
 impl Renewer {
     fn new(wiring: Wiring) -> Self {
-        Self { wiring, batch: OnceCell::new(), acknowledged: OnceCell::new(), places: Mutex::default() }
+        Self {
+            wiring,
+            batch: OnceCell::new(),
+            acknowledged: OnceCell::new(),
+            places: Mutex::default(),
+        }
     }
 
     /// The connection, opened by the first renewal.
