@@ -473,6 +473,8 @@ mod cancelled_and_lost {
     async fn a_try_whose_wait_got_no_reply_is_undone() {
         let settings = |b: Builder| b.command_timeout(A_WHILE).require_replicas(1, A_WHILE);
         let (rig, _replicas) = with_replicas(1, settings).await;
+        // A try asks once: the connection must be there.
+        drop(soon(rig.client.lock("job").lock()).await.expect("it is free"));
         let lost = rig.proxy.drop_reply(wait_for(1), 1);
         let error = soon(rig.client.lock("job").try_lock_now()).await.expect_err("no reply came");
         lost.happened(1).await;
