@@ -1,8 +1,6 @@
 //! The client: opens the connections, hands out synchronizers by name.
 
-use crate::config::{
-    NameMapper, NamesInLogs, PublishMode, Reentry, Replicas, Settings, WaitMode,
-};
+use crate::config::{NameMapper, NamesInLogs, PublishMode, Reentry, Replicas, Settings, WaitMode};
 use crate::engine::Engine;
 use crate::engine::recipe::{Kind, Mode};
 use crate::error::Error;

@@ -16,7 +16,7 @@ use crate::server::Text;
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -83,8 +83,8 @@ pub(crate) struct Hold {
     turn: AtomicU64,
     /// When this turn ends by `max_hold`.
     longest: AtomicU64,
-    /// Counts the wheel's entries for it; only the newest is valid.
-    pub entry: AtomicU32,
+    /// Where the wheel has it.
+    pub place: Place,
     /// A renewal of it waits to be sent.
     pub renewal_waits: AtomicBool,
     /// A command that may have granted it got no reply: it may run later, see `Connection`.
@@ -137,7 +137,7 @@ impl Hold {
             due: AtomicU64::new(u64::MAX),
             turn: AtomicU64::new(0),
             longest: AtomicU64::new(u64::MAX),
-            entry: AtomicU32::new(0),
+            place: Place::default(),
             renewal_waits: AtomicBool::new(false),
             unsure: AtomicBool::new(false),
             release_in_doubt: AtomicU64::new(0),
@@ -523,6 +523,25 @@ impl Hold {
                 }
             }
         }
+    }
+}
+
+/// Where a hold's entry is in the wheel: a bucket, and a place in it. Only the wheel, locked, reads
+/// or changes it.
+#[derive(Default)]
+pub(crate) struct Place(AtomicU64);
+
+impl Place {
+    pub(crate) fn set(&self, place: Option<(usize, usize)>) {
+        let raw = place.map_or(0, |(bucket, at)| ((bucket as u64 + 1) << 32) + at as u64);
+        self.0.store(raw, Ordering::Relaxed);
+    }
+
+    pub(crate) fn take(&self) -> Option<(usize, usize)> {
+        let raw = self.0.load(Ordering::Relaxed);
+        self.0.store(0, Ordering::Relaxed);
+        let bucket = (raw >> 32).checked_sub(1)?;
+        Some((bucket as usize, raw as u32 as usize))
     }
 }
 

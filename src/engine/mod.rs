@@ -33,11 +33,11 @@ use crate::server::connection::{Connection, Contact};
 use crate::server::reply::CallError;
 use crate::server::sentinels;
 use dashmap::DashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::{Notify, OnceCell, watch};
 
 /// What it takes to open one more connection like the others.
 #[derive(Clone)]
@@ -99,9 +99,9 @@ pub(crate) struct Engine {
     /// New outermost acquisitions are refused.
     closing: AtomicBool,
     /// The tasks of the engine that still have something to send.
-    busy: watch::Sender<usize>,
+    busy: Arc<Count>,
     /// Holds that stand.
-    holds: watch::Sender<usize>,
+    holds: Arc<Count>,
     /// Everything is closed.
     ended: watch::Sender<bool>,
 }
@@ -130,8 +130,8 @@ impl Engine {
             next_id: AtomicU64::new(1_000_000_000),
             round_trip: AtomicU64::new(0),
             closing: AtomicBool::new(false),
-            busy: watch::Sender::new(0),
-            holds: watch::Sender::new(0),
+            busy: Arc::default(),
+            holds: Arc::default(),
             ended: watch::Sender::new(false),
             wiring,
         });
@@ -312,9 +312,7 @@ impl Engine {
         for name in self.all_names() {
             name.look_again(self);
         }
-        let mut holds = self.holds.subscribe();
-        let given_back = holds.wait_for(|holds| *holds == 0);
-        let _ = tokio::time::timeout(grace, given_back).await;
+        let _ = tokio::time::timeout(grace, self.holds.none()).await;
         let names = self.all_names();
         let lose = |name: &Arc<Name>| name.lose_all(self, LostReason::ClientClosed);
         let lost: usize = names.iter().map(lose).sum();
@@ -322,9 +320,7 @@ impl Engine {
             tracing::warn!(locks = lost, "closed with locks still held");
         }
         // Releases that are queued still go out, unless the server is away.
-        let mut busy = self.busy.subscribe();
-        let done = busy.wait_for(|tasks| *tasks == 0);
-        let _ = tokio::time::timeout(self.settings().command_timeout, done).await;
+        let _ = tokio::time::timeout(self.settings().command_timeout, self.busy.none()).await;
         self.end().await;
     }
 
@@ -379,18 +375,43 @@ async fn look_again_after_reconnects(engine: Arc<Engine>) {
     }
 }
 
-/// One of a number of things that are waited for when the client closes.
-pub(crate) struct Counted(watch::Sender<usize>);
+/// How many there are of what is waited for when the client closes.
+#[derive(Default)]
+struct Count {
+    number: AtomicUsize,
+    none: Notify,
+}
+
+impl Count {
+    /// Resolves when there is none.
+    async fn none(&self) {
+        loop {
+            let told = self.none.notified();
+            tokio::pin!(told);
+            // Listen before looking, or the last one's end in between would be missed.
+            told.as_mut().enable();
+            if self.number.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            told.await;
+        }
+    }
+}
+
+/// One of them.
+pub(crate) struct Counted(Arc<Count>);
 
 impl Counted {
-    fn new(count: &watch::Sender<usize>) -> Self {
-        count.send_modify(|n| *n += 1);
+    fn new(count: &Arc<Count>) -> Self {
+        count.number.fetch_add(1, Ordering::SeqCst);
         Self(count.clone())
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.send_modify(|n| *n -= 1);
+        if self.0.number.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.none.notify_waiters();
+        }
     }
 }

@@ -11,6 +11,7 @@ use crate::lease::millis;
 use crate::server::Text;
 use crate::server::batch::Call;
 use crate::server::script::Script;
+use std::cell::RefCell;
 use std::time::Duration;
 
 /// A key that a script takes.
@@ -225,7 +226,7 @@ impl Recipe {
         };
         let arg = |arg: &Arg| match arg {
             Arg::Lease if terms.lease == Duration::MAX => Text::from_static("0"),
-            Arg::Lease => decimal(millis(terms.lease)),
+            Arg::Lease => lease_text(millis(terms.lease)),
             Arg::Field => terms.hold.field.clone(),
             Arg::Id => decimal(terms.hold.id),
             Arg::Count => decimal(u64::from(terms.count)),
@@ -240,10 +241,22 @@ impl Recipe {
         Call {
             script: verb.script,
             slot: self.keys.slot,
-            keys: verb.keys.iter().map(key).collect(),
-            args: verb.args.iter().map(arg).collect(),
+            parts: verb.keys.iter().map(key).chain(verb.args.iter().map(arg)).collect(),
         }
     }
+}
+
+/// The same lease is asked for again and again.
+fn lease_text(millis: u64) -> Text {
+    thread_local! {
+        static LAST: RefCell<(u64, Text)> = RefCell::new((0, Text::from_static("0")));
+    }
+    LAST.with_borrow_mut(|last| {
+        if last.0 != millis {
+            *last = (millis, decimal(millis));
+        }
+        last.1.clone()
+    })
 }
 
 fn decimal(number: u64) -> Text {

@@ -2,8 +2,8 @@
 //!
 //! It runs on its own thread, with its own connection, so that a blocked runtime neither stops
 //! renewals nor hides a loss. The wheel is a hashed one (Varghese and Lauck, 1987) with coarse
-//! buckets and lazy cancellation: an entry is only a reference to a hold and a generation, and a
-//! hold that is over is dropped when its bucket comes up.
+//! buckets. A hold has one entry at most and knows its place: one that is over leaves at once, or
+//! those of the last seconds would fill the memory, to be freed by another thread.
 
 use crate::config::Replicas;
 use crate::engine::hold::{Hold, Phase, Visit};
@@ -47,7 +47,6 @@ const RENEWALS_IN_FLIGHT: usize = 4 * LONGEST_LIST;
 
 struct Entry {
     hold: Arc<Hold>,
-    generation: u32,
     due: Moment,
 }
 
@@ -87,9 +86,8 @@ impl Renewal {
         Self { wheel: Mutex::new(wheel), asleep_until: AtomicU64::new(0), wake: Notify::new() }
     }
 
-    /// Has a hold visited at `due`; an entry made for it before is void.
+    /// Has a hold visited at `due`, and not when it was to be visited before.
     pub(crate) fn watch(&self, engine: &Arc<Engine>, hold: &Arc<Hold>, due: Moment) {
-        let generation = hold.entry.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         let mut wheel = self.wheel.lock();
         if wheel.stopped {
             return;
@@ -99,20 +97,29 @@ impl Renewal {
             wheel.tick = tick_of(Moment::now());
             spawn_thread(engine);
         }
-        wheel.insert(Entry { hold: hold.clone(), generation, due });
+        // Dropped when the wheel is free again.
+        let _before = wheel.remove(hold);
+        wheel.insert(Entry { hold: hold.clone(), due });
         drop(wheel);
         if due.raw() < self.asleep_until.load(Ordering::Relaxed) {
             self.wake.notify_one();
         }
     }
 
+    /// A hold that is over is not visited any more.
+    pub(crate) fn forget(&self, hold: &Hold) {
+        let entry = self.wheel.lock().remove(hold);
+        drop(entry);
+    }
+
     /// Ends the thread.
     pub(crate) fn stop(&self) {
         let mut wheel = self.wheel.lock();
         wheel.stopped = true;
-        wheel.buckets.clear();
+        let buckets = std::mem::take(&mut wheel.buckets);
         wheel.entries = 0;
         drop(wheel);
+        drop(buckets);
         self.wake.notify_one();
     }
 
@@ -126,8 +133,23 @@ impl Wheel {
         // A bucket is looked at when it has begun, so round up; never behind the hand.
         let tick = (tick_of(entry.due) + 1).max(self.tick);
         let within = tick.min(self.tick + BUCKETS as u64 - 1);
-        self.buckets[within as usize % BUCKETS].push(entry);
+        let bucket = within as usize % BUCKETS;
+        entry.hold.place.set(Some((bucket, self.buckets[bucket].len())));
+        self.buckets[bucket].push(entry);
         self.entries += 1;
+    }
+
+    /// Takes a hold's entry out, if it has one.
+    fn remove(&mut self, hold: &Hold) -> Option<Entry> {
+        let (bucket, at) = hold.place.take()?;
+        // None if the wheel was stopped.
+        let entries = self.buckets.get_mut(bucket)?;
+        let entry = entries.swap_remove(at);
+        if let Some(moved) = entries.get(at) {
+            moved.hold.place.set(Some((bucket, at)));
+        }
+        self.entries -= 1;
+        Some(entry)
     }
 
     /// Takes out the entries whose time has come, and says when to look again.
@@ -147,9 +169,7 @@ impl Wheel {
             self.entries -= entries.len();
             self.tick += 1;
             for entry in entries {
-                if entry.generation != entry.hold.entry.load(Ordering::Relaxed) {
-                    continue;
-                }
+                entry.hold.place.set(None);
                 if entry.due <= now {
                     due.push(entry);
                 } else {

@@ -71,7 +71,7 @@ impl Engine {
         let Some(replicas) = replicas else { return self.batch.call(call).await };
         hold.goes_apart();
         let calling = async { self.replicated().await?.call(call, replicas).await };
-        hold.proving(lease, calling).await
+        Box::pin(hold.proving(lease, calling)).await
     }
 
     /// Resolves when nothing that was sent for a hold, and got no answer, can run any more.

@@ -32,8 +32,8 @@ const LONE_SLOT: Duration = Duration::from_millis(1);
 pub(crate) struct Call {
     pub script: &'static Script,
     pub slot: u16,
-    pub keys: Vec<Text>,
-    pub args: Vec<Text>,
+    /// The keys, then the arguments.
+    pub parts: Box<[Text]>,
 }
 
 pub(crate) type CallResult = Result<Answer, CallError>;
@@ -83,7 +83,8 @@ impl Batch {
     /// The future must be driven to its end: dropping it does not take the call back.
     pub(crate) async fn call(self: &Arc<Self>, call: Call) -> CallResult {
         match self.take_lane(call) {
-            Ok((_slot, call)) => self.alone(call).await,
+            // On the heap: most calls that meet others never need the room for it.
+            Ok((_slot, call)) => Box::pin(self.alone(call)).await,
             Err(receiver) => {
                 let ended = |_| Err(CallError::Unknown("the client's runtime ended".to_owned()));
                 receiver.await.unwrap_or_else(ended)
@@ -143,12 +144,13 @@ impl Batch {
     pub(crate) async fn list(&self, calls: &[Call]) -> Result<Vec<Answer>, CallError> {
         let first = &calls[0];
         let script = first.script;
-        let mut args = Vec::with_capacity(2 + calls.len() * (script.keys + script.args));
-        args.extend([Value::Null, Value::Null]);
-        args.extend(calls.iter().flat_map(|call| &call.keys).map(text));
-        args.extend(calls.iter().flat_map(|call| &call.args).map(text));
         let keys = calls.len() * script.keys;
-        let reply = self.connection.run(script, first.slot, keys, args).await?;
+        let rest = |args: &mut Vec<Value>| {
+            args.reserve_exact(calls.len() * (script.keys + script.args));
+            args.extend(calls.iter().flat_map(|call| &call.parts[..script.keys]).map(text));
+            args.extend(calls.iter().flat_map(|call| &call.parts[script.keys..]).map(text));
+        };
+        let reply = self.connection.run(script, first.slot, keys, rest).await?;
         answers(reply, calls.len(), script.has_text)
             .ok_or_else(|| CallError::Unknown(format!("{} got a strange reply", script.name)))
     }

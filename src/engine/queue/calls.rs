@@ -6,7 +6,7 @@ use crate::engine::hold::{Hold, Phase};
 use crate::engine::queue::flight::{
     CallFuture, Flight, FlightKind, Read, Released, passes, read, released,
 };
-use crate::engine::queue::held::{Counts, Entry, Held};
+use crate::engine::queue::held::{Counts, Entries, Entry, Held};
 use crate::engine::queue::waiter::{Grant, Outcome, Tickets, Waiter, finish_all};
 use crate::engine::queue::{Echo, Name, State};
 use crate::engine::recipe::{Mode, Terms, Waiting};
@@ -17,6 +17,7 @@ use crate::lease::Moment;
 use crate::server::batch::{Call, CallResult};
 use crate::server::reply::{Answer, CallError};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -276,10 +277,10 @@ impl Name {
                 hold.advance(Phase::Held);
                 state.holds.push(Held {
                     hold: hold.clone(),
-                    entries: Vec::with_capacity(1),
+                    entries: Entries::new(),
                     counts: Counts::once(request.mode),
                     unsure: Counts::default(),
-                    tickets: Vec::new(),
+                    tickets: SmallVec::new(),
                     retry_at: Moment::default(),
                     verified: now,
                     counted: engine.count_hold(),
@@ -594,7 +595,7 @@ impl Name {
             // Told at once, tried on until the lease would have ended anyway.
             Released::Refused(error) => {
                 finish_all(tickets, &Err(error));
-                engine.settle_release(hold.clone(), Vec::new());
+                engine.settle_release(hold.clone(), Tickets::new());
             }
             Released::Unknown => engine.settle_release(hold.clone(), tickets),
         }

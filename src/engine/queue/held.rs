@@ -8,6 +8,7 @@ use crate::engine::renewal::first_due;
 use crate::error::LostReason;
 use crate::lease::Moment;
 use crate::owner::{Liveness, Owner, OwnerKey, PollContext};
+use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,9 @@ pub(super) struct Entry {
     pub(super) offered: Option<(Moment, Arc<Waiter>)>,
 }
 
+/// Most holds are entered once: no room of its own for that.
+pub(super) type Entries = SmallVec<[Entry; 1]>;
+
 impl Entry {
     /// The TTL for which it keeps the hold renewed.
     fn keeps(&self) -> Option<Duration> {
@@ -39,13 +43,13 @@ impl Entry {
 /// The hold of this process, and who is in it.
 pub(super) struct Held {
     pub(super) hold: Arc<Hold>,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Entries,
     /// The counts at the server, as far as is known.
     pub(super) counts: Counts,
     /// In which modes a call that changes the count got no answer.
     pub(super) unsure: Counts,
     /// Who waits for a release, and in which mode.
-    pub(super) tickets: Vec<(Mode, Arc<Ticket>)>,
+    pub(super) tickets: SmallVec<[(Mode, Arc<Ticket>); 1]>,
     /// Not before this are calls tried again.
     pub(super) retry_at: Moment,
     pub(super) verified: Moment,
@@ -161,11 +165,10 @@ impl Held {
 
     /// Takes those who wait for a release in this mode.
     pub(super) fn take_tickets(&mut self, mode: Mode) -> Tickets {
-        let tickets = std::mem::take(&mut self.tickets);
-        let (taken, left) = tickets.into_iter().partition(|(of, _)| *of == mode);
+        let (taken, left): (SmallVec<_>, SmallVec<_>) =
+            std::mem::take(&mut self.tickets).into_iter().partition(|(of, _)| *of == mode);
         self.tickets = left;
-        let taken: Vec<(Mode, Arc<Ticket>)> = taken;
-        taken.into_iter().map(|(_, ticket)| ticket).collect()
+        taken.into_iter().map(|(_, ticket): (Mode, _)| ticket).collect()
     }
 
     /// Whether a call for it got no answer.
@@ -199,11 +202,11 @@ impl Held {
 pub(super) struct LostHold {
     pub(super) hold: Arc<Hold>,
     pub(super) reason: LostReason,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Entries,
 }
 
 /// Takes the waiters out of entries that were offered and not collected.
-pub(super) fn take_uncollected(entries: &mut Vec<Entry>) -> Vec<Arc<Waiter>> {
+pub(super) fn take_uncollected(entries: &mut Entries) -> Vec<Arc<Waiter>> {
     let mut waiters = Vec::new();
     entries.retain(|entry| {
         let Some((_, waiter)) = &entry.offered else { return true };

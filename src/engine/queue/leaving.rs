@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::engine::hold::Hold;
 use crate::engine::queue::calls::By;
 use crate::engine::queue::held::{Counts, Entry, LostHold, take_uncollected};
-use crate::engine::queue::waiter::{Grant, Outcome, Ticket, Waiter, finish_all};
+use crate::engine::queue::waiter::{Grant, Outcome, Ticket, Tickets, Waiter, finish_all};
 use crate::engine::queue::{Leave, Name, State};
 use crate::engine::recipe::Mode;
 use crate::error::{Error, LostReason};
@@ -280,7 +280,7 @@ impl Name {
         let parts = hold.modes().count() > 1 || hold.units > 1;
         if reason == LostReason::Expired || reason == LostReason::Removed && parts {
             // By its deadline, or in one of its modes or permits: the server may have the rest.
-            engine.settle_release(hold.clone(), Vec::new());
+            engine.settle_release(hold.clone(), Tickets::new());
         }
         let mut entries = held.entries;
         // Not collected and lost already: those wait on, for another.
@@ -335,7 +335,7 @@ impl Name {
             if state.lost[at].entries.is_empty() {
                 let lost = state.lost.swap_remove(at);
                 if matches!(lost.reason, LostReason::MaxHold | LostReason::ClientClosed) {
-                    engine.settle_release(lost.hold, Vec::new());
+                    engine.settle_release(lost.hold, Tickets::new());
                 }
             }
         }

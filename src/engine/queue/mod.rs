@@ -31,6 +31,7 @@ use crate::owner::{Owner, OwnerKey};
 use flight::{CallFuture, FlightKind};
 use held::{Held, LostHold, MayEnter};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::panic::Location;
 use std::sync::Arc;
@@ -50,9 +51,9 @@ struct State {
     /// A task of the engine drives it.
     driven: bool,
     /// The holds that stand here; one at most, unless they are shared.
-    holds: Vec<Held>,
+    holds: SmallVec<[Held; 1]>,
     /// The calls under way.
-    flights: Vec<Arc<Flight>>,
+    flights: SmallVec<[Arc<Flight>; 1]>,
     /// Who waits for a fresh hold.
     queue: VecDeque<Arc<Waiter>>,
     /// Who waits to enter the hold that stands.
@@ -434,10 +435,11 @@ impl Name {
     }
 
     /// Sees to it that a hold that is over stays so, where a send of its acquire that got no answer
-    /// may still run: from a broken connection that we may not kill.
+    /// may still run: from a broken connection that we may not kill. Nobody watches it any more.
     fn lay_ghosts(&self, engine: &Arc<Engine>, hold: &Arc<Hold>) {
+        engine.renewal.forget(hold);
         if hold.unsure.load(Ordering::Relaxed) && engine.may_have_ghosts() {
-            engine.settle_release(hold.clone(), Vec::new());
+            engine.settle_release(hold.clone(), Tickets::new());
         }
     }
 
@@ -450,7 +452,7 @@ impl Name {
             hold.may_stand_until(Moment::now().saturating_add(PLACE));
         }
         if unsure || in_line {
-            engine.settle_release(hold, Vec::new());
+            engine.settle_release(hold, Tickets::new());
         }
     }
 

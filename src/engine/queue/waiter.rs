@@ -9,6 +9,7 @@ use crate::lease::{Lease, Moment};
 use crate::owner::{Owner, PollContext};
 use crate::server::Text;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -199,7 +200,7 @@ impl Ticket {
     }
 }
 
-pub(crate) type Tickets = Vec<Arc<Ticket>>;
+pub(crate) type Tickets = SmallVec<[Arc<Ticket>; 1]>;
 
 pub(crate) fn finish_all(tickets: Tickets, result: &Result<(), Error>) {
     for ticket in tickets {

@@ -29,6 +29,7 @@ use fred::error::ErrorKind;
 use fred::prelude::*;
 use fred::types::config::Options;
 use fred::types::{ClusterHash, ConnectHandle, CustomCommand, Message};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -246,22 +247,23 @@ impl Connection {
     /// Runs a script: EVALSHA, and EVAL where the server does not know it yet.
     ///
     /// Nothing has run when the server says NOSCRIPT, so the second send is safe; the call's fate
-    /// is unknown until the second reply.
+    /// is unknown until the second reply. `rest` adds the keys, so many, and then the arguments.
     pub(crate) async fn run(
         &self,
         script: &'static Script,
         slot: u16,
         keys: usize,
-        mut args: Vec<Value>,
+        rest: impl Fn(&mut Vec<Value>),
     ) -> Result<Value, CallError> {
-        // args: room for the script, the number of keys, then keys and arguments.
-        args[0] = Value::from_static_str(script.sha());
-        args[1] = Value::Integer(keys as i64);
-        match self.command("EVALSHA", slot, args.clone()).await {
+        let args = |script: &'static str| {
+            let mut args = vec![Value::from_static_str(script), Value::Integer(keys as i64)];
+            rest(&mut args);
+            args
+        };
+        match self.command("EVALSHA", slot, args(script.sha())).await {
             Err(CallError::Refused(text)) if text.starts_with("NOSCRIPT") => {
                 tracing::debug!(script = script.name, "the server does not know the script yet");
-                args[0] = Value::from_static_str(script.source);
-                self.command("EVAL", slot, args).await
+                self.command("EVAL", slot, args(script.source)).await
             }
             result => result,
         }
@@ -275,13 +277,14 @@ impl Connection {
         keys: &[Text],
         args: &[Argument],
     ) -> Result<Value, CallError> {
-        let mut all = vec![Value::Null, Value::Null];
-        all.extend(keys.iter().map(text));
-        all.extend(args.iter().map(|arg| match arg {
-            Argument::Text(arg) => text(arg),
-            Argument::Bytes(bytes) => Value::Bytes(bytes.clone().into()),
-        }));
-        self.run(script, slot, keys.len(), all).await
+        let rest = |all: &mut Vec<Value>| {
+            all.extend(keys.iter().map(text));
+            all.extend(args.iter().map(|arg| match arg {
+                Argument::Text(arg) => text(arg),
+                Argument::Bytes(bytes) => Value::Bytes(bytes.clone().into()),
+            }));
+        };
+        self.run(script, slot, keys.len(), rest).await
     }
 
     /// Sends one command to the node of a slot.
@@ -309,11 +312,12 @@ impl Connection {
         // fred ignores options on its typed script calls, so everything goes through `custom`.
         let command = CustomCommand::new_static(name, ClusterHash::Custom(slot), false);
         let sent = Moment::now();
+        // fred's futures are 10 kB: on the heap for a command, not in every future of ours.
         let result = if asking {
-            self.inside(self.behind_asking(command, args)).await
+            self.inside(Box::pin(self.behind_asking(command, args))).await
         } else {
             let with_options = self.client.with_options(&self.options);
-            self.inside(with_options.custom(command, args)).await
+            self.inside(Box::pin(with_options.custom(command, args))).await
         };
         self.classify(sent, result)
     }
@@ -410,7 +414,7 @@ impl Connection {
 
     /// SUBSCRIBE to many channels; returns when written, not when the server has it.
     pub(crate) async fn subscribe(&self, channels: Vec<String>) -> Result<(), CallError> {
-        self.unit(self.client.with_options(&self.options).subscribe(channels)).await
+        self.unit(Box::pin(self.client.with_options(&self.options).subscribe(channels))).await
     }
 
     pub(crate) async fn unsubscribe(&self, channels: Vec<String>) -> Result<(), CallError> {
@@ -418,17 +422,17 @@ impl Connection {
         if channels.is_empty() {
             return Ok(());
         }
-        self.unit(self.client.with_options(&self.options).unsubscribe(channels)).await
+        self.unit(Box::pin(self.client.with_options(&self.options).unsubscribe(channels))).await
     }
 
     /// SSUBSCRIBE to one channel; returns when the server has it. Never more than one at a time:
     /// a second channel in one command shifts fred's replies to the wrong callers.
     pub(crate) async fn ssubscribe(&self, channel: String) -> Result<(), CallError> {
-        self.unit(self.client.with_options(&self.options).ssubscribe(channel)).await
+        self.unit(Box::pin(self.client.with_options(&self.options).ssubscribe(channel))).await
     }
 
     pub(crate) async fn sunsubscribe(&self, channel: String) -> Result<(), CallError> {
-        self.unit(self.client.with_options(&self.options).sunsubscribe(channel)).await
+        self.unit(Box::pin(self.client.with_options(&self.options).sunsubscribe(channel))).await
     }
 
     /// A round trip on the socket that carries SUBSCRIBE: behind it, the server has them all.
@@ -455,7 +459,7 @@ impl Connection {
 
     async fn unit(
         &self,
-        call: impl Future<Output = Result<(), fred::error::Error>>,
+        call: Pin<Box<impl Future<Output = Result<(), fred::error::Error>>>>,
     ) -> Result<(), CallError> {
         self.inside(self.while_overdue()).await?;
         let sent = Moment::now();
