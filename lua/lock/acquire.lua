@@ -19,9 +19,8 @@ local codes, texts = {}, {}
 
 local function text_of(reply) return type(reply) == 'table' and reply.err or nil end
 
--- What is handed on as it came saves the server printing a number.
-local function acquire(lock, lease, owner, wanted)
-  local lease_ms, count = tonumber(lease), tonumber(wanted)
+local function acquire(lock, lease_ms, owner, count)
+  lease_ms, count = tonumber(lease_ms), tonumber(count)
   if not lease_ms or lease_ms % 1 ~= 0 or lease_ms < 1 or lease_ms > LONGEST_MS then
     return -2, 'ERR lease_ms is not a whole number from 1 to ' .. LONGEST_MS
   end
@@ -42,7 +41,7 @@ local function acquire(lock, lease, owner, wanted)
     end
   end
   if not held and count > 1 then return -1 end
-  local step = wanted
+  local step = count
   if held then
     local now = tonumber(held)
     if not now or now % 1 ~= 0 or math.abs(now) > 2 ^ 53 then
@@ -55,7 +54,7 @@ local function acquire(lock, lease, owner, wanted)
     if text_of(moved) then return -2, text_of(moved) end
   end
   if ttl < lease_ms then
-    local kept = redis.pcall('PEXPIRE', lock, lease)
+    local kept = redis.pcall('PEXPIRE', lock, lease_ms)
     if text_of(kept) then
       -- Without its TTL the lock would stand for ever: put back what this entry changed.
       if not held then

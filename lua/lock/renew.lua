@@ -18,16 +18,15 @@ local codes, texts = {}, {}
 
 local function text_of(reply) return type(reply) == 'table' and reply.err or nil end
 
--- What is handed on as it came saves the server printing a number.
-local function renew(lock, lease, owner)
-  local lease_ms = tonumber(lease)
+local function renew(lock, lease_ms, owner)
+  lease_ms = tonumber(lease_ms)
   if not lease_ms or lease_ms % 1 ~= 0 or lease_ms < 1 or lease_ms > LONGEST_MS then
     return -2, 'ERR lease_ms is not a whole number from 1 to ' .. LONGEST_MS
   end
   local there = redis.pcall('HEXISTS', lock, owner)
   if text_of(there) then return -2, text_of(there) end
   if there == 0 then return -1 end
-  local raised = redis.pcall('PEXPIRE', lock, lease, 'GT')
+  local raised = redis.pcall('PEXPIRE', lock, lease_ms, 'GT')
   if text_of(raised) then return -2, text_of(raised) end
   -- GT takes a key without a TTL (somebody's PERSIST) for one that lives longest: give it its TTL
   -- back, or a dead holder would keep the lock for ever.
@@ -35,7 +34,7 @@ local function renew(lock, lease, owner)
     local ttl = redis.pcall('PTTL', lock)
     if text_of(ttl) then return -2, text_of(ttl) end
     if ttl == -1 then
-      raised = redis.pcall('PEXPIRE', lock, lease)
+      raised = redis.pcall('PEXPIRE', lock, lease_ms)
       if text_of(raised) then return -2, text_of(raised) end
     end
   end
