@@ -8,7 +8,7 @@ use crate::engine::queue::flight::{
 };
 use crate::engine::queue::held::{Counts, Entries, Entry, Held};
 use crate::engine::queue::waiter::{Grant, Outcome, Tickets, Waiter, finish_all};
-use crate::engine::queue::{Echo, Name, State};
+use crate::engine::queue::{Name, State};
 use crate::engine::recipe::{Mode, Terms, Waiting};
 use crate::engine::renewal::first_due;
 use crate::engine::replicas::short_of;
@@ -22,13 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long our head lets others go first after a release.
-const SHORTEST_STAND_BACK: Duration = Duration::from_micros(200);
-const LONGEST_STAND_BACK: Duration = Duration::from_millis(5);
-
 /// The first pause of one that spins, and how often it doubles: up to 128 ms, as Redisson's does.
 const SHORTEST_SPIN: Duration = Duration::from_millis(1);
-const LONGEST_SPIN: u32 = 7;
+pub(super) const LONGEST_SPIN: u32 = 7;
 
 /// Who reads the answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,25 +65,9 @@ fn prepare(
 
 /// The pause of one that spins, after so many refusals before this one. It grows exponentially,
 /// and half of it is left to chance: those who met at the server do not meet there again.
-fn spin_pause(refusals: u32) -> Duration {
+pub(super) fn spin_pause(refusals: u32) -> Duration {
     let most = SHORTEST_SPIN * 2u32.pow(refusals.min(LONGEST_SPIN));
     most / 2 + most.mul_f64(fastrand::f64()) / 2
-}
-
-impl State {
-    /// Learns from the try after a stand-back: longer if nobody came, shorter if somebody did.
-    fn stood_back(&mut self, result: &CallResult) {
-        if self.standing_back.take().is_none() {
-            return;
-        }
-        match result {
-            Ok(Answer { code: 0, .. }) => {
-                self.stand_back = (self.stand_back * 2).min(LONGEST_STAND_BACK);
-            }
-            Ok(_) => self.stand_back /= 2,
-            Err(_) => {}
-        }
-    }
 }
 
 impl Name {
@@ -599,39 +579,6 @@ impl Name {
             }
             Released::Unknown => engine.settle_release(hold.clone(), tickets),
         }
-    }
-
-    /// After a release, gives waiters of other processes the time to be faster than our own head.
-    fn let_others_go_first(
-        &self,
-        engine: &Engine,
-        state: &mut State,
-        hold: &Hold,
-        told: u64,
-        now: Moment,
-    ) {
-        let alone = state.queue.is_empty() || self.recipe.kind.is_in_line();
-        if alone || engine.is_closing() {
-            return;
-        }
-        if engine.waiting(&self.recipe) == Waiting::Spin {
-            // Nobody can be told: those who try now and then find it free for a fifth of the time.
-            let quarter = hold.first_sent().until(now) / 4;
-            state.try_now = false;
-            state.next_try = now.saturating_add(quarter.min(spin_pause(LONGEST_SPIN)));
-            return;
-        }
-        let own = u64::from(state.listening);
-        // A cluster's PUBLISH counts the subscribers of one node only: there may be others.
-        let blind = engine.wiring.address.is_cluster() && !engine.wiring.sharded();
-        if told <= own && !blind {
-            return;
-        }
-        let least = (engine.round_trip() * 2).clamp(SHORTEST_STAND_BACK, LONGEST_STAND_BACK);
-        state.stand_back = state.stand_back.clamp(least, LONGEST_STAND_BACK);
-        state.standing_back = Some(if state.listening { Echo::Due } else { Echo::Past });
-        state.try_now = false;
-        state.next_try = now.saturating_add(state.stand_back);
     }
 
     /// Lets a waiter in.

@@ -4,6 +4,7 @@ use crate::engine::Engine;
 use crate::engine::hold::Hold;
 use crate::engine::queue::flight::Flight;
 use crate::engine::queue::held::Held;
+use crate::engine::queue::turns::shortest_stand_back;
 use crate::engine::queue::waiter::{Outcome, Waiter};
 use crate::engine::queue::{Admission, Echo, Name, State, Step, WokenBy};
 use crate::engine::recipe::{Mode, Waiting};
@@ -264,6 +265,12 @@ impl Name {
         match by {
             // Our own release, while we let others go first.
             WokenBy::Message if own => state.standing_back = Some(Echo::Past),
+            // Told first is not served first: else two whom the server tells first would pass the
+            // lock to and fro. Who waited when we gave it back goes ahead, each for one turn.
+            WokenBy::Message if state.others_first > 1 => {
+                state.others_first -= 1;
+                state.next_try = now.saturating_add(shortest_stand_back(engine) * 2);
+            }
             // A flood of forged messages makes us try, but not without end.
             WokenBy::Message => match state.eager.count(now) {
                 Ok(()) => state.try_now = true,

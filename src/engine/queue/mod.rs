@@ -13,6 +13,7 @@ mod flight;
 mod held;
 mod leaving;
 mod line;
+mod turns;
 mod unowned;
 mod waiter;
 
@@ -69,6 +70,8 @@ struct State {
     stand_back: Duration,
     /// Our head stands back, and whether the echo of our own release is still to come.
     standing_back: Option<Echo>,
+    /// How many others waited at our last release, and have not had their turn since.
+    others_first: u64,
     /// What made the head try last; for the log.
     woken_by: &'static str,
     /// The head tries now, whatever the time.
