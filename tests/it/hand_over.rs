@@ -1,9 +1,12 @@
 //! A release hands the lock to the next waiter of the process in memory, for a window; then it
 //! goes back to the server, where other processes have their turn.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use leasehold::{Lock, LockGuard, LostReason};
+use leasehold::{Client, Lock, LockGuard, LostReason};
 use tokio::{
     sync::oneshot,
     task::{JoinHandle, JoinSet},
@@ -11,7 +14,7 @@ use tokio::{
 
 use crate::{
     rig::{Rig, acquiring, held_by, releasing, soon},
-    support::{eventually, history::History, unique},
+    support::{eventually, history::History, server::RedisServer, unique},
 };
 
 /// Long enough that no stall of the machine ends it within a test.
@@ -219,7 +222,11 @@ async fn other_processes_have_their_turn_after_a_window() {
         });
     }
     let other = rig.bystander().await;
-    for _ in 0..10 {
+    // Also when this process is stopped for a while, each side has its share of them.
+    for turn in 0.. {
+        if turn >= 10 && history.intervals().len() >= 20 {
+            break;
+        }
         let guard = soon(other.lock(&name).lock()).await.expect("it comes round");
         history.held(&name, "other").end();
         guard.unlock().await.expect("it is held");
@@ -229,6 +236,46 @@ async fn other_processes_have_their_turn_after_a_window() {
     let raw = rig.server.raw();
     eventually("it is free", async || raw.cmd(&["EXISTS", &name]).int() == 0).await;
     rig.assert_nothing_left().await;
+}
+
+/// I9: the server tells its subscribers of a release in one order, and who is told first must not be
+/// served first each time: each process goes behind those who waited when it gave the lock back.
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_that_wait_have_a_turn_each() {
+    const TURNS: usize = 120;
+    let server = RedisServer::start();
+    let (name, turns) = (unique("shared"), Arc::new(Mutex::new(Vec::new())));
+    // Until all of them listen: who has come is told of no release before.
+    let first = Client::connect(server.url()).await.expect("the server is up").lock(&name);
+    let first = soon(first.lock()).await.expect("free");
+    let mut busy = JoinSet::new();
+    for process in 0..4 {
+        let builder = Client::builder(server.url()).expect("a plain URL");
+        let client = builder.hand_over_window(Duration::ZERO).connect();
+        let client = soon(client).await.expect("the server is up");
+        // Two tasks each: so one waits whenever the other gives it back.
+        for _ in 0..2 {
+            let (lock, turns) = (client.lock(&name), turns.clone());
+            busy.spawn(async move {
+                while turns.lock().unwrap().len() < TURNS {
+                    let guard = lock.lock().await.expect("it comes round");
+                    turns.lock().unwrap().push(process);
+                    guard.unlock().await.expect("it is held");
+                }
+            });
+        }
+    }
+    let raw = server.raw();
+    let channel = format!("redisson_lock__channel:{{{name}}}");
+    let listening = async || raw.cmd(&["PUBSUB", "NUMSUB", &channel]).items()[1].int();
+    eventually("all listen", async || listening().await == 4).await;
+    first.unlock().await.expect("it is held");
+    soon(busy.join_all()).await;
+    let turns = turns.lock().unwrap();
+    for process in 0..4 {
+        let own = turns.iter().filter(|turn| **turn == process).count();
+        assert!(own >= TURNS / 4 / 3, "process {process} had {own} turns of {turns:?}");
+    }
 }
 
 /// R-47, I8: a hold that is removed while it goes round is told to whoever has it.
