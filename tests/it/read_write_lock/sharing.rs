@@ -11,13 +11,8 @@ use super::{LONG, NAME, Setup, asked, assert_refused, given_back, granted, locke
 use crate::{
     rig::soon,
     support::{
-        assert_no_keys, blocking,
-        cluster::ClusterSetup,
-        eventually,
-        history::History,
-        redisson_read_write::RedissonReadWrite,
-        server::RedisServer,
-        subscriptions,
+        assert_no_keys, blocking, cluster::ClusterSetup, eventually, history::History,
+        redisson_read_write::RedissonReadWrite, server::RedisServer, subscriptions,
     },
 };
 
