@@ -249,7 +249,8 @@ impl Recipe {
 /// The same lease is asked for again and again.
 fn lease_text(millis: u64) -> Text {
     thread_local! {
-        static LAST: RefCell<(u64, Text)> = RefCell::new((0, Text::from_static("0")));
+        static LAST: RefCell<(u64, Text)> =
+            const { RefCell::new((0, Text::from_static("0"))) };
     }
     LAST.with_borrow_mut(|last| {
         if last.0 != millis {
