@@ -252,12 +252,15 @@ fn lease_text(millis: u64) -> Text {
         static LAST: RefCell<(u64, Text)> =
             const { RefCell::new((0, Text::from_static("0"))) };
     }
-    LAST.with_borrow_mut(|last| {
+    let kept = |last: &RefCell<(u64, Text)>| {
+        let mut last = last.borrow_mut();
         if last.0 != millis {
             *last = (millis, decimal(millis));
         }
         last.1.clone()
-    })
+    };
+    // A thread that ends has none any more.
+    LAST.try_with(kept).unwrap_or_else(|_| decimal(millis))
 }
 
 fn decimal(number: u64) -> Text {
