@@ -168,6 +168,17 @@ impl Kind {
         there
     }
 
+    /// Whether Java's waiters see that a lease has ended of which no message tells; says so if not.
+    fn sees_leases_end(&self) -> bool {
+        // It reckons its place's time by its own clock, wakes a few ms before the lease ends if it was
+        // slow to ask, and takes the negative rest for no limit.
+        let sees = self.name != "fair" || at_least(3, 52);
+        if !sees {
+            eprintln!("skipped: a fair waiter of Redisson {} may sleep for ever", version());
+        }
+        sees
+    }
+
     pub fn java(&self, pair: &Pair) -> Java {
         pair.java.of(self.name)
     }
@@ -490,6 +501,9 @@ pub async fn fixed(kind: &Kind) {
     let guard = granted(&rival.rust(&pair, "job")).await;
     soon(guard.unlock()).await.unwrap();
 
+    if !kind.sees_leases_end() {
+        return;
+    }
     let lease = Duration::from_millis(500);
     let guard = soon(kind.rust(&pair, "job").lock_with(lease)).await.unwrap();
     rival.java(&pair).lock("job", 1, LEASE_MS).await.unwrap();
@@ -520,7 +534,7 @@ pub async fn killed_jvm(kind: &Kind) {
 
 ///
 pub async fn killed_rust(kind: &Kind) {
-    if !kind.is_there() {
+    if !kind.is_there() || !kind.sees_leases_end() {
         return;
     }
     let (pair, rival) = (Pair::start().await, kind.rival());
