@@ -21,7 +21,7 @@ async fn within<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// Takes, looks, re-enters, extends, lets another wait and wakes it, and forces.
-async fn live(client: &Client, other: &Client, name: &str) {
+pub async fn live(client: &Client, other: &Client, name: &str) {
     let lock = client.lock(name);
     let guard = within(lock.lock_with(LEASE)).await.unwrap();
     assert_eq!(within(other.lock(name).holder()).await.unwrap(), Some(guard.holder()));

@@ -18,7 +18,7 @@ use std::time::Duration;
 const SHORTEST_STAND_BACK: Duration = Duration::from_micros(200);
 const LONGEST_STAND_BACK: Duration = Duration::from_millis(5);
 
-/// The time in which those who were told of a release have surely tried.
+/// The time in which those who were told of a release should have tried.
 pub(super) fn shortest_stand_back(engine: &Engine) -> Duration {
     (engine.round_trip() * 2).clamp(SHORTEST_STAND_BACK, LONGEST_STAND_BACK)
 }

@@ -18,13 +18,16 @@ use std::{
 
 use leasehold::{Client, Error, LockGuard};
 
-use crate::support::{
-    blocking,
-    cluster::ClusterSetup,
-    eventually,
-    history::History,
-    server::{Raw, RedisServer},
-    subscriptions,
+use crate::{
+    support::{
+        blocking,
+        cluster::ClusterSetup,
+        eventually,
+        history::History,
+        server::{Raw, RedisServer},
+        subscriptions,
+    },
+    topologies::live,
 };
 
 /// A guard against hangs, never a measure.
@@ -56,27 +59,6 @@ async fn start() -> ClusterSetup {
 
 async fn connect(cluster: &ClusterSetup) -> Client {
     within(Client::connect(cluster.url())).await.unwrap()
-}
-
-/// Takes, looks, re-enters, extends, lets another wait and wakes it, and forces.
-async fn live(client: &Client, other: &Client, name: &str) {
-    let lock = client.lock(name);
-    let guard = within(lock.lock_with(LEASE)).await.unwrap();
-    assert_eq!(within(other.lock(name).holder()).await.unwrap(), Some(guard.holder()));
-    let inner = within(lock.lock_with(LEASE)).await.unwrap();
-    assert_eq!(guard.hold_count(), 2);
-    within(inner.unlock()).await.unwrap();
-    within(guard.extend(LEASE + LEASE)).await.unwrap();
-    let waiter = {
-        let theirs = other.lock(name);
-        assert!(within(theirs.try_lock_now()).await.unwrap().is_none());
-        tokio::spawn(theirs.lock_with(LEASE))
-    };
-    within(guard.unlock()).await.unwrap();
-    let guard = within(waiter).await.unwrap().unwrap();
-    assert!(within(lock.force_unlock()).await.unwrap());
-    drop(guard);
-    assert!(!within(lock.is_locked()).await.unwrap());
 }
 
 fn every_node(cluster: &ClusterSetup) -> impl Iterator<Item = Raw> {
