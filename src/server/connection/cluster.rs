@@ -1,11 +1,12 @@
 //! The nodes of a cluster: scripts go to each by a connection of its own.
 //!
-//! fred's own client for clusters is kept to learn who serves which slot, and for subscriptions.
-//! It must not carry scripts: one dead node has it connect all of them anew, and it sends nothing
-//! to the living ones until a replica has taken over; and where a node answers ASK, it takes the
-//! reply to another command for that to its ASKING, so that callers get each other's answers.
+//! fred's own client for clusters is kept to learn who serves which slot, and for channels that are
+//! not sharded. It must not carry more: one dead node has it connect all of them anew, and it sends
+//! nothing to the living ones until a replica has taken over; and where a node answers ASK, it takes
+//! the reply to another command for that to its ASKING, so that callers get each other's answers.
 //! Here a node that is away holds up its own slots only, and MOVED and ASK are followed by hand.
 
+use super::subscribe::Hear;
 use super::{Connection, Contact};
 use crate::config::Settings;
 use crate::error::Error;
@@ -33,7 +34,9 @@ const LOOKS: [u64; 5] = [0, 100, 300, 700, 1500];
 pub(super) struct Nodes {
     address: Address,
     settings: Settings,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
+    /// A node was connected anew.
+    renewed: Arc<Notify>,
     /// Something hints at a change of who serves what.
     look: Notify,
     /// Which node is asked next.
@@ -43,14 +46,16 @@ pub(super) struct Nodes {
 pub(super) type Table = Vec<(u16, u16, Server)>;
 
 #[derive(Default)]
-struct State {
-    known: HashMap<Server, Arc<Connection>>,
+pub(super) struct State {
+    pub(super) known: HashMap<Server, Arc<Connection>>,
     /// Who serves a slot, as far as it was needed since the last change.
     routes: HashMap<u16, Arc<Connection>>,
     /// Who serves what: first, last, whom.
     table: Table,
     /// The last of these that fred has come to, which may be older.
     of_fred: Table,
+    /// Whom nodes tell of messages.
+    pub(super) hear: Option<Hear>,
     closed: bool,
 }
 
@@ -60,6 +65,15 @@ impl State {
         let (start, _, server) = self.table.get(at)?;
         (*start <= slot).then_some(server)
     }
+}
+
+/// Whom a call is sent to.
+pub(super) struct Route {
+    slot: u16,
+    node: Arc<Connection>,
+    /// Behind ASKING.
+    asking: bool,
+    redirections: usize,
 }
 
 /// Where the server says that a slot is.
@@ -101,6 +115,7 @@ impl Nodes {
             address: address.clone(),
             settings: settings.clone(),
             state: Mutex::new(State { table, ..State::default() }),
+            renewed: Arc::default(),
             look: Notify::new(),
             turn: AtomicUsize::new(0),
         }
@@ -165,39 +180,58 @@ impl Connection {
         slot: u16,
         args: Vec<Value>,
     ) -> Result<Value, CallError> {
-        let mut node = self.node(nodes, slot)?;
-        let mut asking = false;
-        let mut redirections = 0;
+        let mut route = self.route(nodes, slot)?;
         loop {
-            self.inside(node.first_settled()).await;
-            let text = match node.send(name, slot, args.clone(), asking).await {
-                Err(CallError::Refused(text)) => text,
-                Err(error) => {
-                    // It may be dead, and a replica serve its slots.
-                    nodes.forget_route(slot);
-                    nodes.look.notify_one();
-                    return Err(error);
-                }
+            let node = self.at_end_of(&route).await;
+            match node.send(name, slot, args.clone(), route.asking).await {
+                Err(error) => self.follow(nodes, &mut route, error)?,
                 answer => return answer,
-            };
-            let host = node.server.rsplit_once(':').map_or("", |(host, _)| host);
-            let Some(redirection) = Redirection::read(&text, host) else {
-                if text.starts_with("CLUSTERDOWN") {
-                    nodes.look.notify_one();
-                }
-                return Err(CallError::Refused(text));
-            };
-            redirections += 1;
-            if redirections > REDIRECTIONS {
-                return Err(CallError::Refused(text));
-            }
-            node = self.node_at(nodes, &redirection.server)?;
-            asking = redirection.asking;
-            if !asking {
-                nodes.state.lock().routes.insert(slot, node.clone());
-                nodes.look.notify_one();
             }
         }
+    }
+
+    pub(super) fn route(&self, nodes: &Nodes, slot: u16) -> Result<Route, CallError> {
+        Ok(Route { slot, node: self.node(nodes, slot)?, asking: false, redirections: 0 })
+    }
+
+    /// The connection that a route leads to, once it has been up.
+    pub(super) async fn at_end_of(&self, route: &Route) -> Arc<Connection> {
+        self.inside(route.node.first_settled()).await;
+        route.node.clone()
+    }
+
+    /// Goes on to where an error points, or returns it.
+    pub(super) fn follow(
+        &self,
+        nodes: &Nodes,
+        route: &mut Route,
+        error: CallError,
+    ) -> Result<(), CallError> {
+        let CallError::Refused(text) = error else {
+            // It may be dead, and a replica serve its slots.
+            nodes.forget_route(route.slot);
+            nodes.look.notify_one();
+            return Err(error);
+        };
+        let host = route.node.server.rsplit_once(':').map_or("", |(host, _)| host);
+        let Some(redirection) = Redirection::read(&text, host) else {
+            if text.starts_with("CLUSTERDOWN") {
+                nodes.look.notify_one();
+            }
+            return Err(CallError::Refused(text));
+        };
+        route.redirections += 1;
+        if route.redirections > REDIRECTIONS {
+            return Err(CallError::Refused(text));
+        }
+        route.node = self.node_at(nodes, &redirection.server)?;
+        route.asking = redirection.asking;
+        if !route.asking {
+            nodes.state.lock().routes.insert(route.slot, route.node.clone());
+            nodes.look.notify_one();
+            self.contact.slot_moved();
+        }
+        Ok(())
     }
 
     /// The connection to who serves a slot.
@@ -233,6 +267,9 @@ impl Connection {
         }
         let made = self.open_node(nodes, server);
         let node = made.map_err(|error| CallError::NotSent(error.to_string()))?;
+        if let Some(hear) = &state.hear {
+            node.tell_each(hear.clone());
+        }
         state.known.insert(server.clone(), node.clone());
         Ok(node)
     }
@@ -241,8 +278,8 @@ impl Connection {
         // On our runtime: that of a caller may end before us, or be none at all.
         let _inside = self.runtime.enter();
         let contact = Arc::new(Contact::of_node(self.contact.clone()));
-        let node =
-            Self::start(&nodes.address.at(server), &nodes.settings, contact, self.role, false)?;
+        let (address, above) = (nodes.address.at(server), Some(nodes.renewed.clone()));
+        let node = Self::start(&address, &nodes.settings, contact, self.role, false, above)?;
         *node.router.lock() = Some(node.client.connect());
         Ok(node)
     }
@@ -320,6 +357,7 @@ impl Connection {
             self.runtime.spawn(async move { node.close().await });
         }
         if !first {
+            self.phase.send_modify(|phase| phase.shards += 1);
             self.contact.nodes_changed();
         }
         true
@@ -359,12 +397,16 @@ impl Connection {
             return self.client.sync_cluster().await.is_ok();
         }
         if self.adopt(nodes, now) {
-            self.phase.send_modify(|phase| {
-                phase.epoch += 1;
-                phase.fenced = phase.epoch;
-            });
+            self.next_epoch();
         }
         true
+    }
+
+    fn next_epoch(&self) {
+        self.phase.send_modify(|phase| {
+            phase.epoch += 1;
+            phase.fenced = phase.epoch;
+        });
     }
 }
 
@@ -387,8 +429,16 @@ pub(super) async fn watch_nodes(connection: Arc<Connection>) {
             }
         }
     };
+    let renewing = async {
+        loop {
+            nodes.renewed.notified().await;
+            connection.phase.send_modify(|phase| phase.shards += 1);
+            connection.next_epoch();
+        }
+    };
     tokio::select! {
         () = looking => {}
+        () = renewing => {}
         _ = closed.wait_for(|phase| phase.closed) => {}
     }
 }

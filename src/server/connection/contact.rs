@@ -18,6 +18,8 @@ pub(crate) struct Contact {
     changes: watch::Sender<u64>,
     /// Counts changes of who serves what in a cluster: each connection has to learn of it.
     nodes: watch::Sender<u64>,
+    /// Counts redirections: a slot has moved, and its sharded subscriptions have ended.
+    moves: watch::Sender<u64>,
     /// Who serves what in a cluster, for connections yet to be opened.
     pub(super) serving: Mutex<Table>,
     /// Of the whole cluster, where this is of one of its nodes.
@@ -37,6 +39,7 @@ impl Contact {
             slots_apart: AtomicBool::new(false),
             changes: watch::Sender::new(0),
             nodes: watch::Sender::new(0),
+            moves: watch::Sender::new(0),
             serving: Mutex::default(),
             whole: None,
             primary: watch::Sender::new(None),
@@ -81,6 +84,15 @@ impl Contact {
 
     pub(super) fn node_changes(&self) -> watch::Receiver<u64> {
         self.nodes.subscribe()
+    }
+
+    pub(super) fn slot_moved(&self) {
+        self.moves.send_modify(|n| *n += 1);
+    }
+
+    /// A receiver that changes with every redirection.
+    pub(crate) fn moves(&self) -> watch::Receiver<u64> {
+        self.moves.subscribe()
     }
 
     /// From now on a list is of one slot, as in a cluster: there is one behind a proxy.

@@ -107,6 +107,7 @@ impl Connection {
         let mut epoch = 0;
         self.phase.send_modify(|phase| {
             phase.epoch += 1;
+            phase.shards += u64::from(!self.cluster);
             epoch = phase.epoch;
         });
         *self.cause.lock() = None;
@@ -116,6 +117,9 @@ impl Connection {
         self.fence(peers).await;
         // A connection that broke again meanwhile is fenced by its own, later event.
         self.phase.send_modify(|phase| phase.fenced = phase.fenced.max(epoch));
+        if let Some(above) = self.above.as_ref().filter(|_| epoch > 1) {
+            above.notify_one();
+        }
     }
 
     /// Takes note of an attempt that failed, and tells each cause once.

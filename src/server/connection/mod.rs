@@ -14,8 +14,10 @@ mod failure;
 mod fence;
 mod follow;
 mod probe;
+mod subscribe;
 
 pub(crate) use contact::{Contact, Place};
+pub(crate) use subscribe::Heard;
 
 use self::failure::connect_error;
 use crate::config::Settings;
@@ -28,19 +30,21 @@ use crate::server::{Argument, Text};
 use fred::error::ErrorKind;
 use fred::prelude::*;
 use fred::types::config::Options;
-use fred::types::{ClusterHash, ConnectHandle, CustomCommand, Message};
-use std::pin::Pin;
+use fred::types::{ClusterHash, ConnectHandle, CustomCommand};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, broadcast, watch};
+use tokio::sync::{Notify, watch};
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Phase {
     /// How often it was connected.
     epoch: u64,
+    /// How often sharded subscriptions may have ended: in a cluster a node was connected anew, or
+    /// another serves a slot.
+    shards: u64,
     /// The last epoch whose predecessors can run nothing any more (or cannot be killed).
     fenced: u64,
     /// How many calls ended without an answer; each may still run.
@@ -77,6 +81,8 @@ pub(crate) struct Connection {
     router: parking_lot::Mutex<Option<ConnectHandle>>,
     /// In a cluster: whom scripts go to.
     nodes: Option<cluster::Nodes>,
+    /// Of a cluster's node: whom to tell that it was connected anew.
+    above: Option<Arc<Notify>>,
 }
 
 impl Connection {
@@ -90,7 +96,7 @@ impl Connection {
         role: &'static str,
         lazy: bool,
     ) -> Result<Arc<Self>, Error> {
-        let connection = Self::start(address, settings, contact, role, !lazy)?;
+        let connection = Self::start(address, settings, contact, role, !lazy, None)?;
         let mut opening = Opening(Some(connection.clone()));
         if lazy {
             *connection.router.lock() = Some(connection.client.connect());
@@ -116,6 +122,7 @@ impl Connection {
         contact: Arc<Contact>,
         role: &'static str,
         fail_fast_on_connect: bool,
+        above: Option<Arc<Notify>>,
     ) -> Result<Arc<Self>, Error> {
         let serving = contact.serving.lock().iter().map(|(_, _, server)| server.clone()).collect();
         let client = address.also_at(serving).client(settings, fail_fast_on_connect)?;
@@ -143,6 +150,7 @@ impl Connection {
             runtime: Handle::current(),
             router: parking_lot::Mutex::new(None),
             nodes,
+            above,
             client,
         });
         // Receivers first: an event before them would be lost.
@@ -207,15 +215,13 @@ impl Connection {
 
     /// As [`settled`](Self::settled), for the calls of one slot.
     pub(crate) async fn settled_at(&self, slot: u16) {
-        if self.nodes.is_none() {
-            return self.settled().await;
-        }
+        let Some(nodes) = &self.nodes else { return self.settled().await };
         let mut phase = self.phase.subscribe();
         loop {
             if phase.borrow_and_update().closed {
                 return;
             }
-            let node = self.known_node(slot);
+            let node = self.node(nodes, slot).ok();
             let settled = async {
                 match &node {
                     Some(node) => node.settled().await,
@@ -400,70 +406,21 @@ impl Connection {
         self.contact.heard();
     }
 
-    /// The messages of this connection's subscriptions.
-    pub(crate) fn messages(&self) -> Messages {
-        Messages(self.client.message_rx())
-    }
-
     /// A receiver that changes with every (re)connection.
     pub(crate) fn epochs(&self) -> EpochReceiver {
+        self.receiver(|phase| phase.epoch)
+    }
+
+    /// A receiver that changes whenever sharded subscriptions may have ended, as far as that is
+    /// told: see [`subscribed_at`](Self::subscribed_at).
+    pub(crate) fn shard_epochs(&self) -> EpochReceiver {
+        self.receiver(|phase| phase.shards)
+    }
+
+    fn receiver(&self, of: fn(&Phase) -> u64) -> EpochReceiver {
         let phase = self.phase.subscribe();
-        let seen = phase.borrow().epoch;
-        EpochReceiver { phase, seen }
-    }
-
-    /// SUBSCRIBE to many channels; returns when written, not when the server has it.
-    pub(crate) async fn subscribe(&self, channels: Vec<String>) -> Result<(), CallError> {
-        self.unit(Box::pin(self.client.with_options(&self.options).subscribe(channels))).await
-    }
-
-    pub(crate) async fn unsubscribe(&self, channels: Vec<String>) -> Result<(), CallError> {
-        // An empty list would unsubscribe everything.
-        if channels.is_empty() {
-            return Ok(());
-        }
-        self.unit(Box::pin(self.client.with_options(&self.options).unsubscribe(channels))).await
-    }
-
-    /// SSUBSCRIBE to one channel; returns when the server has it. Never more than one at a time:
-    /// a second channel in one command shifts fred's replies to the wrong callers.
-    pub(crate) async fn ssubscribe(&self, channel: String) -> Result<(), CallError> {
-        self.unit(Box::pin(self.client.with_options(&self.options).ssubscribe(channel))).await
-    }
-
-    pub(crate) async fn sunsubscribe(&self, channel: String) -> Result<(), CallError> {
-        self.unit(Box::pin(self.client.with_options(&self.options).sunsubscribe(channel))).await
-    }
-
-    /// A round trip on the socket that carries SUBSCRIBE: behind it, the server has them all.
-    ///
-    /// fred answers SUBSCRIBE when it is written. If the server refuses one, its error goes to the
-    /// next command, this PING, and the PING's own reply to nobody: so each PING has a number, and
-    /// a reply with another number means that the two are out of step for a moment.
-    pub(crate) async fn barrier(&self) -> Result<(), CallError> {
-        // fred sends all SUBSCRIBEs of a client to the node of this slot.
-        let slot = crate::server::slot_of(self.client.id());
-        self.barrier_at(slot).await
-    }
-
-    /// The same on the socket of a slot's SSUBSCRIBEs.
-    pub(crate) async fn barrier_at(&self, slot: u16) -> Result<(), CallError> {
-        static NUMBER: AtomicU64 = AtomicU64::new(1);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
-        let reply = self.send("PING", slot, vec![number.as_str().into()], false).await?;
-        if reply.as_str().as_deref() == Some(number.as_str()) {
-            return Ok(());
-        }
-        Err(CallError::Unknown("the reply belongs to another command".to_owned()))
-    }
-
-    async fn unit(
-        &self,
-        call: Pin<Box<impl Future<Output = Result<(), fred::error::Error>>>>,
-    ) -> Result<(), CallError> {
-        self.inside(self.while_overdue()).await?;
-        let sent = Moment::now();
-        self.classify(sent, call.await.map(|()| Value::Null)).map(drop)
+        let seen = of(&phase.borrow());
+        EpochReceiver { phase, of, seen }
     }
 
     /// Closes the socket; later calls answer that they were not sent.
@@ -507,24 +464,10 @@ impl Drop for Opening {
     }
 }
 
-/// What arrived on the subscribed channels.
-pub(crate) struct Messages(broadcast::Receiver<Message>);
-
-impl Messages {
-    /// The next channel that something was published on; `Err` with how many messages were
-    /// dropped because nobody read them fast enough, `None` when the connection is gone.
-    pub(crate) async fn next(&mut self) -> Option<Result<Text, u64>> {
-        match self.0.recv().await {
-            Ok(message) => Some(Ok(message.channel)),
-            Err(broadcast::error::RecvError::Lagged(missed)) => Some(Err(missed)),
-            Err(broadcast::error::RecvError::Closed) => None,
-        }
-    }
-}
-
 /// Changes with every (re)connection, and in a cluster with every change of its nodes.
 pub(crate) struct EpochReceiver {
     phase: watch::Receiver<Phase>,
+    of: fn(&Phase) -> u64,
     /// The last that was told: one that comes while nobody waits here is told by the next call.
     seen: u64,
 }
@@ -534,8 +477,8 @@ impl EpochReceiver {
     ///
     /// Cancel safe: what a dropped future has not told, the next one does.
     pub(crate) async fn next(&mut self) {
-        let seen = self.seen;
-        let epoch = self.phase.wait_for(|phase| phase.epoch != seen).await.map(|p| p.epoch);
+        let (of, seen) = (self.of, self.seen);
+        let epoch = self.phase.wait_for(|phase| of(phase) != seen).await.map(|phase| of(&phase));
         match epoch {
             Ok(epoch) => self.seen = epoch,
             // The connection is gone for good: never again.
@@ -545,7 +488,7 @@ impl EpochReceiver {
 
     /// Tells of a connection made since, without waiting for one.
     pub(crate) fn look(&mut self) -> bool {
-        let epoch = self.phase.borrow().epoch;
+        let epoch = (self.of)(&self.phase.borrow());
         std::mem::replace(&mut self.seen, epoch) != epoch
     }
 }

@@ -52,6 +52,28 @@ async fn a_node_that_dies_takes_no_other_along() {
     eventually("nothing is left", async || keys(&cluster) == 0).await;
 }
 
+/// I9, R-12: who begins to wait while a node is dead is woken by message. No timer is to help.
+#[tokio::test]
+async fn waiters_at_living_nodes_are_woken_while_one_is_dead() {
+    let mut cluster = partial(ClusterSetup::start).await;
+    let patient = || Client::builder(cluster.url()).unwrap().fallback_cap(HOUR);
+    let client = within(patient().connect()).await.unwrap();
+    // One has a connection for subscriptions by then, the other has yet to make it.
+    let (early, late) =
+        (within(patient().connect()).await.unwrap(), within(patient().connect()).await.unwrap());
+    let names: Vec<_> = (0..3).map(|node| cluster.name_at(node, "job")).collect();
+    live(&client, &early, &names[0]).await;
+    cluster.kill(0);
+    for (other, name) in [(&early, &names[1]), (&late, &names[1]), (&late, &names[2])] {
+        let guard = within(client.lock(name).lock_with(HOUR)).await.unwrap();
+        let waiter = tokio::spawn(other.lock(name).lock_with(LEASE));
+        eventually("it listens", async || listening(&cluster) > 0).await;
+        within(guard.unlock()).await.unwrap();
+        within(within(waiter).await.unwrap().unwrap().unlock()).await.unwrap();
+        eventually("nobody listens", async || listening(&cluster) == 0).await;
+    }
+}
+
 /// I8: renewals for a node that stands still take no room from those of others.
 #[tokio::test]
 async fn a_node_that_stands_still_keeps_no_lease_of_another_from_its_renewal() {
