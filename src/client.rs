@@ -22,7 +22,7 @@ use std::time::Duration;
 /// something first has to wait; one for renewals, on a thread of its own, opened when a lock is
 /// first renewed, between a sixth and a third of its lease after it was taken. Taking and renewing
 /// locks that [require replicas](Builder::require_replicas) have one more each, opened by the first
-/// such lock. In a cluster each of them is two sockets a node, and subscriptions one. Where
+/// such lock. In a cluster each of them is two sockets a node. Where
 /// sentinels name the primary, one more is to a sentinel, and the others go where it says. All
 /// reconnect by themselves.
 ///
