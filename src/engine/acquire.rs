@@ -37,7 +37,7 @@ impl Engine {
     /// Dropping the future gives back whatever it got or may still get.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
-        recipe: &Recipe,
+        recipe: &Arc<Recipe>,
         request: Request,
     ) -> Result<Option<(Arc<Name>, Grant)>, Error> {
         let deadline = request.deadline;

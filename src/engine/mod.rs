@@ -19,13 +19,12 @@ pub(crate) mod wakeups;
 
 use crate::config::{PublishMode, Settings, Shown, WaitMode};
 use crate::engine::queue::{Name, WokenBy};
-use crate::engine::recipe::{Recipe, Waiting};
+use crate::engine::recipe::{Identity, Recipe, Waiting};
 use crate::engine::renewal::Renewal;
 use crate::engine::settled::Settled;
 use crate::engine::wakeups::Wakeups;
 use crate::error::{Error, LostReason, Refusal, refusal};
 use crate::lease::Moment;
-use crate::server::Text;
 use crate::server::acknowledged::Acknowledged;
 use crate::server::address::Address;
 use crate::server::batch::Batch;
@@ -90,7 +89,7 @@ pub(crate) struct Engine {
     pub wakeups: Arc<Wakeups>,
     pub renewal: Renewal,
     /// By kind and name.
-    names: DashMap<(&'static str, Text), Arc<Name>>,
+    names: DashMap<Identity, Arc<Name>>,
     /// Calls whose records the server need not keep any more.
     pub settled: Settled,
     next_id: AtomicU64,
@@ -250,23 +249,21 @@ impl Engine {
     }
 
     /// The state of a name in this process, made if there is none.
-    pub(crate) fn name(&self, recipe: &Recipe) -> Arc<Name> {
-        if let Some(name) = self.known_name(recipe) {
-            return name;
-        }
-        let made = self.names.entry(recipe.identity());
+    pub(crate) fn name(&self, recipe: &Arc<Recipe>) -> Arc<Name> {
+        let made = self.names.entry(Identity(recipe.clone()));
         Arc::clone(&made.or_insert_with(|| Arc::new(Name::new(recipe.clone()))))
     }
 
     /// The state of a name, if this process has anything to do with it.
-    pub(crate) fn known_name(&self, recipe: &Recipe) -> Option<Arc<Name>> {
+    pub(crate) fn known_name(&self, recipe: &Arc<Recipe>) -> Option<Arc<Name>> {
         // The map's reference ends here: held over another call on the map it could deadlock.
-        self.names.get(&recipe.identity()).map(|name| Arc::clone(&name))
+        self.names.get(&Identity(recipe.clone())).map(|name| Arc::clone(&name))
     }
 
     /// Forgets a name that nobody uses; only to be called by the name itself.
     pub(crate) fn retire(&self, name: &Name) {
-        self.names.remove_if(&name.recipe.identity(), |_, known| std::ptr::eq(&**known, name));
+        let identity = Identity(name.recipe.clone());
+        self.names.remove_if(&identity, |_, known| std::ptr::eq(&**known, name));
     }
 
     pub(crate) fn is_closing(&self) -> bool {

@@ -12,6 +12,8 @@ use crate::server::Text;
 use crate::server::batch::Call;
 use crate::server::script::Script;
 use std::cell::RefCell;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A key that a script takes.
@@ -189,12 +191,26 @@ impl<'a> Terms<'a> {
     }
 }
 
-impl Recipe {
-    /// Tells it from everything else in this process.
-    pub(crate) fn identity(&self) -> (&'static str, Text) {
-        (self.kind.name, self.keys.lock.clone())
-    }
+/// A recipe as what tells names apart in this process: by kind and name.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity(pub Arc<Recipe>);
 
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.keys.lock == other.0.keys.lock && self.0.kind.name == other.0.kind.name
+    }
+}
+
+impl Eq for Identity {}
+
+impl Hash for Identity {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Two kinds on one name are rare.
+        self.0.keys.lock.hash(state);
+    }
+}
+
+impl Recipe {
     pub(crate) fn acquire(&self, mode: Mode, terms: &Terms<'_>) -> Call {
         self.call(&self.kind.verbs(mode).acquire, terms)
     }

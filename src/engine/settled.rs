@@ -44,7 +44,7 @@ impl Settled {
             names.retain(|_, calls| calls.since.until(now) < RECORD);
         }
         let made = || Calls { ids: Vec::new(), since: now };
-        let calls = names.entry(recipe.identity()).or_insert_with(made);
+        let calls = names.entry(identity(recipe)).or_insert_with(made);
         calls.ids.push(id);
         calls.since = now;
     }
@@ -52,7 +52,7 @@ impl Settled {
     /// Takes what a call can say, as numbers with spaces between them.
     pub(crate) fn take(&self, recipe: &Recipe) -> Text {
         let mut names = self.0.lock();
-        let Some(calls) = names.get_mut(&recipe.identity()) else { return Text::new() };
+        let Some(calls) = names.get_mut(&identity(recipe)) else { return Text::new() };
         let rest = calls.ids.split_off(calls.ids.len().min(MOST));
         let mut text = String::new();
         for id in std::mem::replace(&mut calls.ids, rest) {
@@ -60,8 +60,12 @@ impl Settled {
             let _ = write!(text, "{space}{id}");
         }
         if calls.ids.is_empty() {
-            names.remove(&recipe.identity());
+            names.remove(&identity(recipe));
         }
         text.into()
     }
+}
+
+fn identity(recipe: &Recipe) -> (&'static str, Text) {
+    (recipe.kind.name, recipe.keys.lock.clone())
 }

@@ -92,7 +92,7 @@ struct State {
 
 /// What this process knows of one name.
 pub(crate) struct Name {
-    pub recipe: Recipe,
+    pub recipe: Arc<Recipe>,
     state: Mutex<State>,
     /// Wakes the driver.
     pub wake: Notify,
@@ -132,7 +132,7 @@ pub(crate) enum Leave {
 }
 
 impl Name {
-    pub(crate) fn new(recipe: Recipe) -> Self {
+    pub(crate) fn new(recipe: Arc<Recipe>) -> Self {
         Self { recipe, state: Mutex::default(), wake: Notify::new() }
     }
 
