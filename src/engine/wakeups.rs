@@ -459,8 +459,7 @@ impl Job {
             let names = channels.iter().map(|channel| channel.to_string()).collect();
             // A failure means a broken connection, which drops the subscriptions by itself. A
             // refusal meets the barrier, or it would be taken for that of the next waiter's channel.
-            let _ =
-                tokio::join!(self.connection.unsubscribe(names), self.connection.barrier());
+            let _ = tokio::join!(self.connection.unsubscribe(names), self.connection.barrier());
         }
     }
 

@@ -3,7 +3,8 @@
 //! A call that finds its lane idle goes out at once, by its caller and with no hop. Calls that
 //! come meanwhile wait for that one's reply (or 1 ms, should its caller not be polled) and leave
 //! together: same script, same slot, up to [`LONGEST_LIST`] in one EVALSHA. So batching costs
-//! nothing where there is nothing to batch.
+//! nothing where there is nothing to batch. Lists in turn are waited for only while there is enough
+//! to wait for: some calls more leave as a [short list](SHORT_LIST) beside few that are under way.
 
 use crate::server::Text;
 use crate::server::connection::Connection;
@@ -23,6 +24,16 @@ pub(crate) const LONGEST_LIST: usize = 64;
 
 /// Lists of one lane under way at once, unless a full one waits.
 const LISTS_IN_FLIGHT: usize = 2;
+
+/// Calls that leave together though a list is under way: where so few meet, waiting for its answer
+/// costs more than a command does.
+const SHORT_LIST: usize = 4;
+
+/// So many lists at once, while they are short.
+const SHORT_LISTS_IN_FLIGHT: usize = 3;
+
+/// Beyond so many calls under way, the processor is better spent on longer lists.
+const FEW_UNDER_WAY: usize = 12;
 
 /// How long others wait for a lone call whose caller may not be polled.
 const LONE_SLOT: Duration = Duration::from_millis(1);
@@ -49,9 +60,23 @@ struct Lane {
     lone: u64,
     /// Tasks that send lists of this lane.
     senders: usize,
+    /// Calls in lists that are under way.
+    under_way: usize,
     queue: VecDeque<Queued>,
     /// Tells the first sender that the lone call has ended.
     lone_ended: Option<Arc<Notify>>,
+}
+
+impl Lane {
+    /// Whether what is queued leaves before a list that is under way is answered.
+    fn is_due(&self) -> bool {
+        let queued = self.queue.len();
+        // A full list does at once: a fixed number in flight would cap long round trips.
+        queued % LONGEST_LIST == 0
+            || queued >= SHORT_LIST
+                && self.senders < SHORT_LISTS_IN_FLIGHT
+                && self.under_way <= FEW_UNDER_WAY
+    }
 }
 
 /// Which lane a call takes: its script, and where slots are kept apart its slot.
@@ -122,8 +147,7 @@ impl Batch {
                 (lane.lone, ended.clone())
             });
             self.runtime.spawn(self.clone().send_lists(key, ended));
-        } else if lane.queue.len() % LONGEST_LIST == 0 {
-            // A full list leaves at once: a fixed number in flight would cap long round trips.
+        } else if lane.is_due() {
             lane.senders += 1;
             self.runtime.spawn(self.clone().send_lists(key, None));
         }
@@ -162,7 +186,9 @@ impl Batch {
                 self.end_lone(key, number);
             }
         }
-        while let Some(queued) = self.next_list(key) {
+        let mut answered = 0;
+        while let Some(queued) = self.next_list(key, answered) {
+            answered = queued.len();
             let (calls, replies): (Vec<_>, Vec<_>) =
                 queued.into_iter().map(|queued| (queued.call, queued.reply)).unzip();
             match self.list(&calls).await {
@@ -188,10 +214,11 @@ impl Batch {
         }
     }
 
-    /// Takes the next list, or ends the sender that asks.
-    fn next_list(self: &Arc<Self>, key: LaneKey) -> Option<Vec<Queued>> {
+    /// Takes the next list, or ends the sender that asks, whose last list was so long.
+    fn next_list(self: &Arc<Self>, key: LaneKey, answered: usize) -> Option<Vec<Queued>> {
         let mut lanes = self.lanes.lock();
         let lane = lanes.get_mut(&key).expect("a lane stands while it has senders");
+        lane.under_way -= answered;
         if lane.queue.is_empty() {
             lane.senders -= 1;
             if lane.senders == 0 && lane.lone == 0 && self.connection.keeps_slots_apart() {
@@ -201,6 +228,7 @@ impl Batch {
         }
         let length = lane.queue.len().min(LONGEST_LIST);
         let list = lane.queue.drain(..length).collect();
+        lane.under_way += length;
         if !lane.queue.is_empty() && lane.senders < LISTS_IN_FLIGHT {
             lane.senders += 1;
             self.runtime.spawn(self.clone().send_lists(key, None));

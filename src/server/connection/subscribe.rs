@@ -122,12 +122,13 @@ impl Connection {
     /// How many sharded channels a node, or the only server, has us subscribed to, if it tells.
     /// fred does not pass on that a subscription has ended with its slot.
     pub(crate) async fn subscribed_at(&self, place: &str) -> Result<Option<usize>, CallError> {
-        let node = match &self.nodes {
-            Some(nodes) => Some(nodes.met(place).ok_or_else(|| {
-                CallError::NotSent("there is no such node any more".to_owned())
-            })?),
-            None => None,
-        };
+        let node =
+            match &self.nodes {
+                Some(nodes) => Some(nodes.met(place).ok_or_else(|| {
+                    CallError::NotSent("there is no such node any more".to_owned())
+                })?),
+                None => None,
+            };
         let at = node.as_deref().unwrap_or(self);
         match at.send("CLIENT", 0, vec!["INFO".into()], false).await {
             Ok(info) => match info.as_str() {
