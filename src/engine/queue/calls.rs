@@ -78,8 +78,8 @@ impl Name {
         state: &mut State,
         waiter: Arc<Waiter>,
     ) -> Arc<Flight> {
-        if !self.recipe.kind.is_in_line() {
-            state.try_now = false;
+        if let Some(crowd) = state.crowd.made().filter(|_| !self.recipe.kind.is_in_line()) {
+            crowd.try_now = false;
         }
         let (mut attempt, named) = {
             let mut slot = waiter.slot.lock();
@@ -188,7 +188,9 @@ impl Name {
         match &flight.kind {
             FlightKind::Fresh { hold, waiter } => {
                 engine.measure_round_trip(flight.sent.until(Moment::now()));
-                state.stood_back(&result);
+                if let Some(crowd) = state.crowd.made() {
+                    crowd.stood_back(&result);
+                }
                 self.asked(engine, &mut state, hold, waiter, by, result);
             }
             FlightKind::Enter { hold, waiter, count } => {
@@ -224,8 +226,9 @@ impl Name {
         let short = short_of(&result);
         match read(result) {
             Read::Done(text) => {
-                state.failures = 0;
-                state.refusals = 0;
+                if let Some(crowd) = state.crowd.made() {
+                    (crowd.failures, crowd.refusals) = (0, 0);
+                }
                 if !self.recipe.kind.held {
                     return self.open(state, hold, waiter);
                 }
@@ -235,7 +238,7 @@ impl Name {
                     tracing::warn!(lock = %engine.shown(self), "granted too late; given back");
                     hold.unsure.store(true, Ordering::Relaxed);
                     self.discard(engine, hold.clone());
-                    state.try_now = true;
+                    state.crowd.try_now = true;
                     return match short {
                         Some(short) => waiter.fail(Error::short(self.text(), &short)),
                         None => self.wait_on(engine, state, waiter, cancelled),
@@ -277,7 +280,7 @@ impl Name {
                     // Everyone else here now waits for us.
                     Mode::Exclusive if self.recipe.kind.is_in_line() => {}
                     Mode::Exclusive => {
-                        for other in &state.queue {
+                        for other in &state.crowd.queue {
                             other.slot.lock().refused = true;
                         }
                         self.end_overdue(engine, state, now);
@@ -294,20 +297,20 @@ impl Name {
                 }
             }
             Read::Refused { ttl, holder } if self.recipe.kind.is_in_line() => {
-                state.failures = 0;
-                state.holder = holder;
+                state.crowd.failures = 0;
+                state.crowd.holder = holder;
                 self.stand_in_line(engine, state, hold, waiter, ttl);
                 // While it asked, a hold around it may have been granted.
                 self.bring_in_entrants(engine, state);
             }
             Read::Refused { ttl, holder } => {
-                state.failures = 0;
-                state.surge = 0;
-                state.holder = holder;
+                state.crowd.failures = 0;
+                state.crowd.surge = 0;
+                state.crowd.holder = holder;
                 hold.advance(Phase::Over);
                 self.lay_ghosts(engine, hold);
                 let wait = self.pause_after_refusal(engine, state, ttl);
-                state.next_try = now.saturating_add(wait);
+                state.crowd.next_try = now.saturating_add(wait);
                 waiter.slot.lock().refused = true;
                 self.refuse_waiters(state, hold);
                 self.end_overdue(engine, state, now);
@@ -319,7 +322,7 @@ impl Name {
             Read::Failed(text) if !passes(&text) => {
                 // An earlier send may have been granted before this one was refused.
                 self.discard(engine, hold.clone());
-                state.try_now = true;
+                state.crowd.try_now = true;
                 waiter.finish(Outcome::Failed(Error::server(Some(self.text()), &text)));
             }
             // It cannot be gone before it was there.
@@ -347,8 +350,8 @@ impl Name {
         if engine.waiting(&self.recipe) != Waiting::Spin {
             return lease;
         }
-        let pause = lease.min(spin_pause(state.refusals));
-        state.refusals += 1;
+        let pause = lease.min(spin_pause(state.crowd.refusals));
+        state.crowd.refusals += 1;
         pause
     }
 
@@ -362,11 +365,11 @@ impl Name {
         cancelled: bool,
     ) {
         let now = Moment::now();
-        state.failures += 1;
-        let pause = Duration::from_millis(10 << state.failures.min(4));
+        state.crowd.failures += 1;
+        let pause = Duration::from_millis(10 << state.crowd.failures.min(4));
         let pause = pause + pause.mul_f64(fastrand::f64());
-        state.next_try = now.saturating_add(pause);
-        state.try_now = false;
+        state.crowd.next_try = now.saturating_add(pause);
+        state.crowd.try_now = false;
         self.end_overdue(engine, state, now);
         if cancelled {
             return self.discard(engine, hold.clone());
@@ -390,7 +393,7 @@ impl Name {
         }
         let mut slot = waiter.slot.lock();
         slot.attempt = again.then(|| hold.clone());
-        slot.next_try = state.next_try;
+        slot.next_try = state.crowd.next_try;
         drop(slot);
         self.wait_on(engine, state, waiter, cancelled);
     }
@@ -475,8 +478,8 @@ impl Name {
                     let error = Error::unavailable(Some(self.text()), why, unsure);
                     return waiter.finish(Outcome::Failed(error));
                 }
-                state.asking.insert(waiter.request.owner.key(), waiter.request.at);
-                state.entrants.push_front(waiter.clone());
+                state.crowd.asking.insert(waiter.request.owner.key(), waiter.request.at);
+                state.crowd.entrants.push_front(waiter.clone());
             }
         }
     }
@@ -543,7 +546,7 @@ impl Name {
         held.unsure.set(mode, 0);
         if mode == Mode::Exclusive && count == 0 {
             // A downgrade: who may share it need not wait any longer.
-            state.try_now = true;
+            state.crowd.try_now = true;
         }
     }
 

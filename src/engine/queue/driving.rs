@@ -6,7 +6,7 @@ use crate::engine::queue::flight::Flight;
 use crate::engine::queue::held::Held;
 use crate::engine::queue::turns::shortest_stand_back;
 use crate::engine::queue::waiter::{Outcome, Waiter};
-use crate::engine::queue::{Admission, Echo, Name, State, Step, WokenBy};
+use crate::engine::queue::{Admission, Crowd, Echo, Name, State, Step, WokenBy};
 use crate::engine::recipe::{Mode, Waiting};
 use crate::error::Error;
 use crate::lease::Moment;
@@ -86,8 +86,8 @@ impl Name {
                 if now >= retry_at {
                     return self.drive_or_spawn(self.enter(engine, &mut state, at, &waiter));
                 }
-                state.asking.insert(waiter.request.owner.key(), waiter.request.at);
-                state.entrants.push_front(waiter);
+                state.crowd.asking.insert(waiter.request.owner.key(), waiter.request.at);
+                state.crowd.entrants.push_front(waiter);
                 until = until.min(retry_at);
             }
             let held = &state.holds[at];
@@ -104,40 +104,40 @@ impl Name {
             if let Some(waiter) = due {
                 return Step::Spawn(self.ask(engine, &mut state, waiter));
             }
-            if busy || !state.queue.is_empty() || !state.entrants.is_empty() {
+            if busy || !state.crowd.queue.is_empty() || !state.crowd.entrants.is_empty() {
                 let deadlines = state.holds.iter().map(|held| held.hold.deadline());
-                state.sleeps_until = deadlines.fold(until.min(next), Moment::min);
-                return Step::Sleep { until: state.sleeps_until, listen: false };
+                state.crowd.sleeps_until = deadlines.fold(until.min(next), Moment::min);
+                return Step::Sleep { until: state.crowd.sleeps_until, listen: false };
             }
             state.end_driving();
             self.retire_if_idle(engine, &mut state);
             return Step::Done;
         }
-        let head = state.queue.iter().position(|waiter| !waiter.is_dormant());
-        if let Some(head) = head.filter(|at| self.is_next(&state, &state.queue[*at])) {
-            let at_once = state.try_now || state.surge > 0;
-            if at_once || now >= state.next_try {
+        let head = state.crowd.queue.iter().position(|waiter| !waiter.is_dormant());
+        if let Some(head) = head.filter(|at| self.is_next(&state, &state.crowd.queue[*at])) {
+            let at_once = state.crowd.try_now || state.crowd.surge > 0;
+            if at_once || now >= state.crowd.next_try {
                 if !at_once {
                     state.woken_by = "timer";
                 }
-                state.surge = state.surge.saturating_sub(1);
-                let waiter = state.queue.remove(head).expect("just found");
-                state.asking.remove(&waiter.request.owner.key());
+                state.crowd.surge = state.crowd.surge.saturating_sub(1);
+                let waiter = state.crowd.queue.remove(head).expect("just found");
+                state.crowd.asking.remove(&waiter.request.owner.key());
                 return self.drive_or_spawn(self.ask(engine, &mut state, waiter));
             }
-            until = until.min(state.next_try);
+            until = until.min(state.crowd.next_try);
         }
         let listen = engine.waiting(&self.recipe) != Waiting::Spin;
         if !state.holds.is_empty() {
-            let waiting = !state.queue.is_empty() || !state.entrants.is_empty();
+            let waiting = !state.crowd.queue.is_empty() || !state.crowd.entrants.is_empty();
             if waiting || busy {
                 let deadline = state.holds.iter().map(|held| held.hold.deadline()).min();
                 let until = until.min(deadline.unwrap_or(Moment::NEVER));
-                state.sleeps_until = until;
-                return Step::Sleep { until, listen: listen && !state.queue.is_empty() };
+                state.crowd.sleeps_until = until;
+                return Step::Sleep { until, listen: listen && !state.crowd.queue.is_empty() };
             }
         } else if head.is_some() || busy {
-            state.sleeps_until = until;
+            state.crowd.sleeps_until = until;
             return Step::Sleep { until, listen: listen && head.is_some() };
         }
         state.end_driving();
@@ -147,10 +147,10 @@ impl Name {
 
     /// Takes out one of those in line whose time to try has come; says when the next has.
     fn next_in_line(&self, state: &mut State, now: Moment) -> (Option<Arc<Waiter>>, Moment) {
-        let all = std::mem::take(&mut state.try_now);
+        let all = std::mem::take(&mut state.crowd.try_now);
         let mut next = Moment::NEVER;
         let mut due = None;
-        for (at, waiter) in state.queue.iter().enumerate() {
+        for (at, waiter) in state.crowd.queue.iter().enumerate() {
             let mut slot = waiter.slot.lock();
             slot.try_now |= all;
             if slot.dormant {
@@ -162,10 +162,10 @@ impl Name {
             }
             next = next.min(slot.next_try);
         }
-        let waiter = due.and_then(|at| state.queue.remove(at));
+        let waiter = due.and_then(|at| state.crowd.queue.remove(at));
         if let Some(waiter) = &waiter {
             waiter.slot.lock().try_now = false;
-            state.asking.remove(&waiter.request.owner.key());
+            state.crowd.asking.remove(&waiter.request.owner.key());
         }
         (waiter, next)
     }
@@ -176,7 +176,7 @@ impl Name {
         let mut state = self.state.lock();
         state.woken_by = "message";
         hold.called.store(true, Ordering::Relaxed);
-        for waiter in &state.queue {
+        for waiter in &state.crowd.queue {
             let mut slot = waiter.slot.lock();
             if slot.attempt.as_ref().is_some_and(|attempt| Arc::ptr_eq(attempt, hold)) {
                 hold.called.store(false, Ordering::Relaxed);
@@ -200,7 +200,7 @@ impl Name {
         // One try at a time, until it is let in: then those behind it come all at once.
         let asking = state.flights.iter().any(|flight| flight.is_fresh());
         let mode = head.request.mode;
-        let waits = asking && state.surge == 0;
+        let waits = asking && state.crowd.surge == 0;
         !waits
             && self.keeps_order(state, head.request.units)
             && !state.follows(head)
@@ -210,16 +210,16 @@ impl Name {
 
     /// Those who waited to enter a hold that is gone queue for one of their own.
     pub(super) fn bring_out_entrants(&self, state: &mut State, now: Moment) {
-        let entrants = std::mem::take(&mut state.entrants);
+        let entrants = std::mem::take(&mut state.crowd.entrants);
         for waiter in entrants {
             match self.admission(state, &waiter.request) {
                 Admission::Enter(_) | Admission::Never(_) | Admission::Wait { inside: true } => {
-                    state.entrants.push_back(waiter);
+                    state.crowd.entrants.push_back(waiter);
                 }
                 Admission::Ask => state.put_back(waiter),
                 // Another hold of ours keeps it out, and no call will tell it.
                 Admission::Wait { inside: false } if waiter.request.is_over(now) => {
-                    state.asking.remove(&waiter.request.owner.key());
+                    state.crowd.asking.remove(&waiter.request.owner.key());
                     waiter.finish(Outcome::Refused);
                 }
                 Admission::Wait { inside: false } => {
@@ -241,9 +241,9 @@ impl Name {
             WokenBy::Reconnect => "reconnect",
         };
         let echo = state.last_release.until(now) < ECHO;
-        let own = state.standing_back == Some(Echo::Due);
+        let own = state.crowd.standing_back == Some(Echo::Due);
         if by == WokenBy::Subscribed {
-            state.listening = true;
+            state.crowd.listening = true;
         }
         // What we hold alone nobody else can have released: see whether we still do.
         if let Some(held) = state.holds.iter_mut().find(|held| held.is_exclusive()) {
@@ -264,19 +264,19 @@ impl Name {
         }
         match by {
             // Our own release, while we let others go first.
-            WokenBy::Message if own => state.standing_back = Some(Echo::Past),
+            WokenBy::Message if own => state.crowd.standing_back = Some(Echo::Past),
             // Told first is not served first: else two whom the server tells first would pass the
             // lock to and fro. Who waited when we gave it back goes ahead, each for one turn.
-            WokenBy::Message if state.others_first > 1 => {
-                state.others_first -= 1;
-                state.next_try = now.saturating_add(shortest_stand_back(engine) * 2);
+            WokenBy::Message if state.crowd.others_first > 1 => {
+                state.crowd.others_first -= 1;
+                state.crowd.next_try = now.saturating_add(shortest_stand_back(engine) * 2);
             }
             // A flood of forged messages makes us try, but not without end.
-            WokenBy::Message => match state.eager.count(now) {
-                Ok(()) => state.try_now = true,
-                Err(later) => state.next_try = state.next_try.min(later),
+            WokenBy::Message => match state.crowd.eager.count(now) {
+                Ok(()) => state.crowd.try_now = true,
+                Err(later) => state.crowd.next_try = state.crowd.next_try.min(later),
             },
-            _ => state.try_now = true,
+            _ => state.crowd.try_now = true,
         }
     }
 
@@ -302,9 +302,9 @@ impl Name {
     pub(crate) fn cannot_listen(self: &Arc<Self>, engine: &Arc<Engine>, text: &str) {
         let mut state = self.state.lock();
         let error = Error::server(Some(self.text()), text);
-        let waiters: Vec<_> = state.queue.drain(..).collect();
+        let waiters: Vec<_> = state.crowd.queue.drain(..).collect();
         for waiter in waiters {
-            state.asking.remove(&waiter.request.owner.key());
+            state.crowd.asking.remove(&waiter.request.owner.key());
             self.abandon_attempt(engine, &waiter);
             waiter.finish(Outcome::Failed(error.clone()));
         }
@@ -336,7 +336,7 @@ impl Name {
     /// Has a driver where there is something to do, and forgets the name where there is nothing.
     pub(super) fn look(self: &Arc<Self>, engine: &Arc<Engine>, mut state: MutexGuard<'_, State>) {
         let behind = state.holds.iter().any(Held::is_behind);
-        let waiting = !state.queue.is_empty() || !state.entrants.is_empty();
+        let waiting = !state.crowd.queue.is_empty() || !state.crowd.entrants.is_empty();
         if !state.flights.is_empty() || behind || waiting {
             self.ensure_driver(engine, &mut state);
         } else if !state.driven {
@@ -349,9 +349,9 @@ impl Name {
     pub(super) fn retire_if_idle(&self, engine: &Arc<Engine>, state: &mut State) {
         let idle = state.holds.is_empty()
             && state.flights.is_empty()
-            && state.queue.is_empty()
-            && state.entrants.is_empty()
-            && state.lost.is_empty()
+            && state.crowd.queue.is_empty()
+            && state.crowd.entrants.is_empty()
+            && state.crowd.lost.is_empty()
             && !state.driven;
         if idle && !state.retired {
             state.retired = true;
@@ -362,17 +362,17 @@ impl Name {
     /// The next waiter that may enter a hold; those that never may are told.
     pub(super) fn next_entrant(&self, state: &mut State, of: usize) -> Option<Arc<Waiter>> {
         let mut at = 0;
-        while at < state.entrants.len() {
-            let waiter = state.entrants[at].clone();
+        while at < state.crowd.entrants.len() {
+            let waiter = state.crowd.entrants[at].clone();
             match self.admission(state, &waiter.request) {
                 Admission::Enter(hold) if hold == of && !waiter.is_dormant() => {
-                    state.asking.remove(&waiter.request.owner.key());
-                    return state.entrants.remove(at);
+                    state.crowd.asking.remove(&waiter.request.owner.key());
+                    return state.crowd.entrants.remove(at);
                 }
                 Admission::Never(error) => {
-                    state.asking.remove(&waiter.request.owner.key());
+                    state.crowd.asking.remove(&waiter.request.owner.key());
                     waiter.finish(Outcome::Failed(error));
-                    state.entrants.remove(at);
+                    state.crowd.entrants.remove(at);
                 }
                 _ => at += 1,
             }
@@ -388,7 +388,7 @@ impl Name {
             return;
         }
         let mut ended = Vec::new();
-        state.queue.retain(|waiter| {
+        state.crowd.queue.retain(|waiter| {
             let request = &waiter.request;
             let hopeless = silent
                 && request.deadline.is_none()
@@ -398,7 +398,7 @@ impl Name {
             }
             !(closing || hopeless)
         });
-        state.entrants.retain(|waiter| {
+        state.crowd.entrants.retain(|waiter| {
             let request = &waiter.request;
             let hopeless = silent
                 && request.deadline.is_none()
@@ -409,7 +409,7 @@ impl Name {
             !hopeless
         });
         for waiter in ended {
-            state.asking.remove(&waiter.request.owner.key());
+            state.crowd.asking.remove(&waiter.request.owner.key());
             let attempt = waiter.slot.lock().attempt.take();
             let unsure = attempt.as_ref().is_some_and(|hold| hold.unsure.load(Ordering::Relaxed));
             if let Some(hold) = attempt {
@@ -432,7 +432,7 @@ impl Name {
         state: &mut State,
         now: Moment,
     ) {
-        let State { queue, asking, failures, .. } = state;
+        let Crowd { queue, asking, failures, .. } = &mut *state.crowd;
         let looks_last = !self.recipe.kind.held && *failures == 0;
         queue.retain(|waiter| {
             if !waiter.request.is_over(now) {
@@ -459,7 +459,7 @@ impl Name {
     /// Those whose wait is over, and who were to enter a hold when this call was through.
     pub(super) fn end_overdue_entrants(&self, state: &mut State) {
         let now = Moment::now();
-        let State { entrants, asking, .. } = state;
+        let Crowd { entrants, asking, .. } = &mut *state.crowd;
         entrants.retain(|waiter| {
             let over = waiter.request.is_over(now);
             if over {
@@ -476,14 +476,14 @@ impl Name {
     /// they have as much as seen the holder, and no call will tell them.
     pub(super) fn keep_writers_out(&self, state: &mut State, now: Moment) {
         let writer = |waiter: &Arc<Waiter>| waiter.request.mode == Mode::Exclusive;
-        let Some(first) = state.queue.iter().position(writer) else { return };
-        for waiter in state.queue.split_off(first) {
+        let Some(first) = state.crowd.queue.iter().position(writer) else { return };
+        for waiter in state.crowd.queue.split_off(first) {
             if waiter.request.is_over(now) {
-                state.asking.remove(&waiter.request.owner.key());
+                state.crowd.asking.remove(&waiter.request.owner.key());
                 waiter.finish(Outcome::Refused);
             } else {
                 waiter.slot.lock().refused = true;
-                state.queue.push_back(waiter);
+                state.crowd.queue.push_back(waiter);
             }
         }
     }
@@ -529,8 +529,8 @@ impl Name {
             tracing::debug!(lock = %engine.shown(self), "nobody took the grant; it goes back");
             if state.holds[at].is_around(&waiter.request.owner) {
                 // It was nested, and waits for no end of what it is nested in.
-                state.asking.insert(waiter.request.owner.key(), waiter.request.at);
-                state.entrants.push_front(waiter);
+                state.crowd.asking.insert(waiter.request.owner.key(), waiter.request.at);
+                state.crowd.entrants.push_front(waiter);
             } else {
                 state.put_back(waiter);
             }
@@ -546,7 +546,7 @@ impl Name {
     ) -> Moment {
         let mut next = Moment::NEVER;
         let mut late = None;
-        for waiter in state.queue.iter().chain(&state.entrants) {
+        for waiter in state.crowd.queue.iter().chain(&state.crowd.entrants) {
             let mut slot = waiter.slot.lock();
             if slot.warned {
                 continue;
@@ -561,7 +561,7 @@ impl Name {
             late.get_or_insert_with(|| waiter.clone());
         }
         if let Some(waiter) = late {
-            let waiters = state.queue.len() + state.entrants.len();
+            let waiters = state.crowd.queue.len() + state.crowd.entrants.len();
             let lock = engine.shown(self);
             let waited = waiter.request.since.until(now);
             let (label, asked_at) = (waiter.request.label.as_deref(), waiter.request.at);
@@ -573,7 +573,7 @@ impl Name {
                     "waiting long for a lock that this process holds"
                 ),
                 None => tracing::warn!(
-                    %lock, ?waited, waiters, label, %asked_at, holder = state.holder,
+                    %lock, ?waited, waiters, label, %asked_at, holder = state.crowd.holder,
                     "waiting long for a lock"
                 ),
             }

@@ -50,7 +50,7 @@ impl Name {
         let pause = self.pause_after_refusal(engine, state, ttl);
         slot.next_try = now.saturating_add(pause);
         let is_first = |other: &Arc<Waiter>| request.since <= other.request.since;
-        if state.queue.front().is_none_or(is_first) {
+        if state.crowd.queue.front().is_none_or(is_first) {
             // We may have given it back since the server was asked.
             slot.next_try = slot.next_try.min(unheard(state.last_release, now));
         }
@@ -73,7 +73,7 @@ impl Name {
     /// Who may enter the newest hold does so, and wants none of its own any more.
     pub(super) fn bring_in_entrants(self: &Arc<Self>, engine: &Arc<Engine>, state: &mut State) {
         state.sort_entrants(self.recipe.kind);
-        for inside in &state.entrants {
+        for inside in &state.crowd.entrants {
             self.abandon_attempt(engine, inside);
         }
     }
@@ -81,13 +81,13 @@ impl Name {
     /// After a release, has the next of our own try.
     pub(super) fn call_first(&self, state: &mut State, result: &CallResult) {
         if !self.recipe.kind.is_in_line() {
-            state.try_now = true;
+            state.crowd.try_now = true;
             return;
         }
         // The server tells the first in line. If nobody heard that, it may be the first of ours;
         // if somebody did, ours looks in a while, should that message be lost.
         let heard = matches!(result, Ok(Answer { code: 1.., .. }));
-        if let Some(first) = state.queue.iter().find(|waiter| !waiter.is_dormant()) {
+        if let Some(first) = state.crowd.queue.iter().find(|waiter| !waiter.is_dormant()) {
             let mut slot = first.slot.lock();
             slot.try_now |= !heard;
             slot.next_try = slot.next_try.min(unheard(state.last_release, state.last_release));

@@ -11,6 +11,7 @@ mod calls;
 mod driving;
 mod flight;
 mod held;
+mod lazy;
 mod leaving;
 mod line;
 mod turns;
@@ -31,12 +32,13 @@ use crate::lease::Moment;
 use crate::owner::{Owner, OwnerKey};
 use flight::{CallFuture, FlightKind};
 use held::{Held, LostHold, MayEnter};
+use lazy::{Lazy, Nothing};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::panic::Location;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -55,6 +57,16 @@ struct State {
     holds: SmallVec<[Held; 1]>,
     /// The calls under way.
     flights: SmallVec<[Arc<Flight>; 1]>,
+    crowd: Lazy<Crowd>,
+    /// What made the head try last; for the log.
+    woken_by: &'static str,
+    last_release: Moment,
+    next_entry: u64,
+}
+
+/// What only names have that are waited for, or that were lost.
+#[derive(Default)]
+struct Crowd {
     /// Who waits for a fresh hold.
     queue: VecDeque<Arc<Waiter>>,
     /// Who waits to enter the hold that stands.
@@ -72,8 +84,6 @@ struct State {
     standing_back: Option<Echo>,
     /// How many others waited at our last release, and have not had their turn since.
     others_first: u64,
-    /// What made the head try last; for the log.
-    woken_by: &'static str,
     /// The head tries now, whatever the time.
     try_now: bool,
     /// One that shares was let in: so many behind it may try at once.
@@ -86,8 +96,13 @@ struct State {
     eager: Eager,
     /// Who had it when we were last refused.
     holder: String,
-    last_release: Moment,
-    next_entry: u64,
+}
+
+impl Nothing for Crowd {
+    fn nothing() -> &'static Self {
+        static NOTHING: LazyLock<Crowd> = LazyLock::new(Crowd::default);
+        &NOTHING
+    }
 }
 
 /// What this process knows of one name.
@@ -160,11 +175,11 @@ impl Name {
             Admission::Never(error) => return Begin::Settled(Outcome::Failed(error)),
             Admission::Enter(at) => {
                 let held = &state.holds[at];
-                let waiting = !state.entrants.is_empty() || held.is_behind();
+                let waiting = !state.crowd.entrants.is_empty() || held.is_behind();
                 if !waiting && self.may_call(&state, at) {
                     return Begin::Lone(self.enter(engine, &mut state, at, waiter));
                 }
-                state.entrants.push_back(waiter.clone());
+                state.crowd.entrants.push_back(waiter.clone());
             }
             Admission::Wait { inside } => {
                 if request.is_over(Moment::now()) {
@@ -172,9 +187,9 @@ impl Name {
                 }
                 waiter.slot.lock().refused = true;
                 if inside {
-                    state.entrants.push_back(waiter.clone());
+                    state.crowd.entrants.push_back(waiter.clone());
                 } else {
-                    state.queue.push_back(waiter.clone());
+                    state.crowd.queue.push_back(waiter.clone());
                 }
             }
             Admission::Ask => {
@@ -190,18 +205,19 @@ impl Name {
                 }
                 // A newcomer at the end of a queue that waits does not make its head try, unless
                 // it wants to know at once.
-                state.try_now |= state.queue.is_empty() || request.is_over(Moment::now());
+                state.crowd.try_now |=
+                    state.crowd.queue.is_empty() || request.is_over(Moment::now());
                 waiter.slot.lock().follows = follows;
-                state.queue.push_back(waiter.clone());
+                state.crowd.queue.push_back(waiter.clone());
             }
         }
         if owned {
-            state.asking.insert(request.owner.key(), request.at);
+            state.crowd.asking.insert(request.owner.key(), request.at);
         }
         // One more behind others and a hold of ours gives the driver nothing to do.
         let behind = !state.holds.is_empty()
-            && state.queue.len() > 1
-            && state.entrants.is_empty()
+            && state.crowd.queue.len() > 1
+            && state.crowd.entrants.is_empty()
             && !self.recipe.kind.is_parallel();
         if !behind || !state.driven {
             self.ensure_driver(engine, &mut state);
@@ -309,7 +325,7 @@ impl Name {
         drop(slot);
         if woke {
             let mut state = self.state.lock();
-            state.try_now |= !self.recipe.kind.is_in_line();
+            state.crowd.try_now |= !self.recipe.kind.is_in_line();
             self.ensure_driver(engine, &mut state);
         }
         Poll::Pending
@@ -327,7 +343,7 @@ impl Name {
             return;
         }
         let kind = self.recipe.kind;
-        let queued = state.queue.iter().any(|other| Arc::ptr_eq(other, waiter));
+        let queued = state.crowd.queue.iter().any(|other| Arc::ptr_eq(other, waiter));
         let (refused, dormant) = {
             let slot = waiter.slot.lock();
             (slot.refused, slot.dormant)
@@ -336,36 +352,36 @@ impl Name {
             // Whatever the call under way is told about the lock answers this one as well.
             return;
         }
-        let first = state.queue.iter().find(|other| !other.is_dormant());
+        let first = state.crowd.queue.iter().find(|other| !other.is_dormant());
         let seen = first.is_some_and(|first| first.slot.lock().refused);
         let under_way = !state.flights.is_empty() || state.follows(waiter);
         if !refused && queued && !seen && under_way && !kind.is_in_line() {
             // So it does here, if it is one of those that are told whether there is room; after any
             // other call, such as one that gives back what is ours, the head asks.
-            state.try_now = true;
+            state.crowd.try_now = true;
             return self.ensure_driver(engine, &mut state);
         }
         if let Admission::Enter(at) = self.admission(&state, &waiter.request) {
             // It waits for nobody: calls of ours go first, such as what a guard that was just
             // dropped gives back. Should one of them fail, that ends this wait.
-            let entrant = state.entrants.iter().any(|other| Arc::ptr_eq(other, waiter));
+            let entrant = state.crowd.entrants.iter().any(|other| Arc::ptr_eq(other, waiter));
             if entrant && !dormant && !state.holds[at].is_unsure() {
                 return self.ensure_driver(engine, &mut state);
             }
         }
-        if kind.is_in_line() && queued && !dormant && state.failures == 0 {
+        if kind.is_in_line() && queued && !dormant && state.crowd.failures == 0 {
             // One last try; refused, it leaves the line.
             waiter.slot.lock().try_now = true;
             return self.ensure_driver(engine, &mut state);
         }
-        if !kind.held && queued && state.failures == 0 {
+        if !kind.held && queued && state.crowd.failures == 0 {
             // One last look, for all whose wait is over.
-            state.try_now = true;
+            state.crowd.try_now = true;
             return self.ensure_driver(engine, &mut state);
         }
-        let head = state.queue.iter().find(|other| !other.is_dormant());
+        let head = state.crowd.queue.iter().find(|other| !other.is_dormant());
         let is_head = head.is_some_and(|head| Arc::ptr_eq(head, waiter));
-        let idle = state.failures == 0
+        let idle = state.crowd.failures == 0
             && if kind.is_parallel() {
                 queued && head.is_some_and(|head| self.is_next(&state, head))
             } else {
@@ -374,7 +390,7 @@ impl Name {
         if idle && !kind.is_in_line() && (is_head || !refused) {
             // One last try, should the release not have been heard of; and the first on behalf of
             // one that joined a queue which was waiting already.
-            state.try_now = true;
+            state.crowd.try_now = true;
             return self.ensure_driver(engine, &mut state);
         }
         if head.is_some_and(|head| head.slot.lock().refused) {
@@ -421,12 +437,12 @@ impl Name {
     /// Takes a waiter out of the queues.
     fn end_waiting(&self, state: &mut State, waiter: &Arc<Waiter>) {
         let other = |known: &Arc<Waiter>| !Arc::ptr_eq(known, waiter);
-        let was_head = state.queue.front().is_some_and(|head| Arc::ptr_eq(head, waiter));
-        state.queue.retain(other);
-        state.entrants.retain(other);
-        state.asking.remove(&waiter.request.owner.key());
+        let was_head = state.crowd.queue.front().is_some_and(|head| Arc::ptr_eq(head, waiter));
+        state.crowd.queue.retain(other);
+        state.crowd.entrants.retain(other);
+        state.crowd.asking.remove(&waiter.request.owner.key());
         // A new head tries at once; that of a line at the server is told there.
-        state.try_now |= was_head && !self.recipe.kind.is_in_line();
+        state.crowd.try_now |= was_head && !self.recipe.kind.is_in_line();
     }
 
     /// Gives back a hold that may have been granted to an acquisition that is over.
@@ -554,21 +570,23 @@ impl State {
         let waiters = self.flights.iter().filter_map(|flight| flight.waiter());
         let mut asking = waiters.filter(|w| w.request.owner == *owner && !w.slot.lock().cancelled);
         let asking = asking.next().map(|waiter| waiter.request.at);
-        asking.or_else(|| self.asking.get(&owner.key()).copied())
+        asking.or_else(|| self.crowd.asking.get(&owner.key()).copied())
     }
 
     /// The driver, and with it its subscription, ends.
     fn end_driving(&mut self) {
         self.driven = false;
-        self.listening = false;
+        if self.crowd.listening {
+            self.crowd.listening = false;
+        }
     }
 
     /// Puts a waiter back in its place: whoever is passed over stays ahead of later ones.
     fn put_back(&mut self, waiter: Arc<Waiter>) {
-        self.asking.insert(waiter.request.owner.key(), waiter.request.at);
+        self.crowd.asking.insert(waiter.request.owner.key(), waiter.request.at);
         let later = |other: &Arc<Waiter>| other.request.since > waiter.request.since;
-        let place = self.queue.iter().position(later).unwrap_or(self.queue.len());
-        self.queue.insert(place, waiter);
+        let place = self.crowd.queue.iter().position(later).unwrap_or(self.crowd.queue.len());
+        self.crowd.queue.insert(place, waiter);
     }
 
     fn launch(&mut self, kind: FlightKind, sent: Moment, call: CallFuture) -> Arc<Flight> {
@@ -582,12 +600,12 @@ impl State {
         if !kind.reenters {
             return;
         }
-        let Self { holds, queue, entrants, .. } = self;
-        let Some(held) = holds.last() else { return };
+        let Some(held) = self.holds.last() else { return };
         let scoped = |waiter: &Arc<Waiter>| {
             !waiter.request.owner.is_default() && held.is_around(&waiter.request.owner)
         };
-        if queue.iter().any(scoped) {
+        if self.crowd.queue.iter().any(scoped) {
+            let Crowd { queue, entrants, .. } = &mut *self.crowd;
             let (inside, outside) = std::mem::take(queue).into_iter().partition(scoped);
             *queue = outside;
             entrants.extend::<VecDeque<_>>(inside);

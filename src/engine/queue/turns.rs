@@ -7,7 +7,7 @@
 use crate::engine::Engine;
 use crate::engine::hold::Hold;
 use crate::engine::queue::calls::{LONGEST_SPIN, spin_pause};
-use crate::engine::queue::{Echo, Name, State};
+use crate::engine::queue::{Crowd, Echo, Name, State};
 use crate::engine::recipe::Waiting;
 use crate::lease::Moment;
 use crate::server::batch::CallResult;
@@ -23,7 +23,7 @@ pub(super) fn shortest_stand_back(engine: &Engine) -> Duration {
     (engine.round_trip() * 2).clamp(SHORTEST_STAND_BACK, LONGEST_STAND_BACK)
 }
 
-impl State {
+impl Crowd {
     /// Learns from the try after a stand-back: longer if nobody came, shorter if somebody did.
     pub(super) fn stood_back(&mut self, result: &CallResult) {
         if self.standing_back.take().is_none() {
@@ -49,29 +49,30 @@ impl Name {
         told: u64,
         now: Moment,
     ) {
-        state.others_first = 0;
-        let alone = state.queue.is_empty() || self.recipe.kind.is_in_line();
+        let Some(crowd) = state.crowd.made() else { return };
+        crowd.others_first = 0;
+        let alone = crowd.queue.is_empty() || self.recipe.kind.is_in_line();
         if alone || engine.is_closing() {
             return;
         }
         if engine.waiting(&self.recipe) == Waiting::Spin {
             // Nobody can be told: those who try now and then find it free for a fifth of the time.
             let quarter = hold.first_sent().until(now) / 4;
-            state.try_now = false;
-            state.next_try = now.saturating_add(quarter.min(spin_pause(LONGEST_SPIN)));
+            crowd.try_now = false;
+            crowd.next_try = now.saturating_add(quarter.min(spin_pause(LONGEST_SPIN)));
             return;
         }
-        let own = u64::from(state.listening);
+        let own = u64::from(crowd.listening);
         // A cluster's PUBLISH counts the subscribers of one node only: there may be others.
         let blind = engine.wiring.address.is_cluster() && !engine.wiring.sharded();
         if told <= own && !blind {
             return;
         }
-        state.others_first = told.saturating_sub(own);
+        crowd.others_first = told.saturating_sub(own);
         let least = shortest_stand_back(engine);
-        state.stand_back = state.stand_back.clamp(least, LONGEST_STAND_BACK);
-        state.standing_back = Some(if state.listening { Echo::Due } else { Echo::Past });
-        state.try_now = false;
-        state.next_try = now.saturating_add(state.stand_back);
+        crowd.stand_back = crowd.stand_back.clamp(least, LONGEST_STAND_BACK);
+        crowd.standing_back = Some(if crowd.listening { Echo::Due } else { Echo::Past });
+        crowd.try_now = false;
+        crowd.next_try = now.saturating_add(crowd.stand_back);
     }
 }

@@ -17,11 +17,16 @@ impl Name {
         hold.advance(Phase::Over);
         let asked = hold.first_sent();
         let waited = |other: &Arc<Waiter>| other.request.since <= asked;
-        let (waited, came): (VecDeque<_>, _) = state.queue.drain(..).partition(waited);
-        state.queue = came;
-        state.try_now |= !state.queue.is_empty();
-        for waiter in waited.iter().chain([waiter]) {
-            state.asking.remove(&waiter.request.owner.key());
+        let mut let_in = VecDeque::new();
+        if let Some(crowd) = state.crowd.made() {
+            let (waited, came) = crowd.queue.drain(..).partition(waited);
+            (let_in, crowd.queue) = (waited, came);
+            crowd.try_now |= !crowd.queue.is_empty();
+            for waiter in let_in.iter().chain([waiter]) {
+                crowd.asking.remove(&waiter.request.owner.key());
+            }
+        }
+        for waiter in let_in.iter().chain([waiter]) {
             let grant = Grant { hold: hold.clone(), turn: 0, entry: 0 };
             waiter.finish(Outcome::Granted(grant));
         }
@@ -32,19 +37,20 @@ impl Name {
         let asked = hold.first_sent();
         let concerned =
             |waiter: &&Arc<Waiter>| self.recipe.kind.held || waiter.request.since <= asked;
-        for waiter in state.queue.iter().filter(concerned) {
+        for waiter in state.crowd.queue.iter().filter(concerned) {
             waiter.slot.lock().refused = true;
         }
     }
 
     /// One that shares was let in: where it gets in, there may be room for those behind it.
     pub(super) fn let_more_try(&self, state: &mut State) {
-        let waiting = state.queue.len();
-        state.surge = match self.recipe.kind.owned {
+        let Some(crowd) = state.crowd.made() else { return };
+        let waiting = crowd.queue.len();
+        crowd.surge = match self.recipe.kind.owned {
             // All that read, or none.
             true => waiting,
             // As many as there are permits, which nobody knows: twice as many each time round.
-            false => (state.surge + 2).min(waiting),
+            false => (crowd.surge + 2).min(waiting),
         };
     }
 
@@ -59,7 +65,7 @@ impl Name {
     /// Whether a newcomer may ask at once, by itself.
     pub(super) fn may_go_ahead(&self, state: &State, request: &Request) -> bool {
         let kind = self.recipe.kind;
-        let first = state.queue.is_empty() && state.entrants.is_empty();
+        let first = state.crowd.queue.is_empty() && state.crowd.entrants.is_empty();
         let mut asking = state.flights.iter().filter(|flight| flight.is_fresh());
         match (kind.owned, kind.held) {
             // Who stands in line at the server does not stand in line here as well.
@@ -87,7 +93,9 @@ impl Name {
             hold.advance(Phase::Over);
             engine.settle(&self.recipe, hold.id, hold.unsure.load(Ordering::Relaxed));
         }
-        state.lost.retain(|lost| !Arc::ptr_eq(&lost.hold, &grant.hold));
+        if let Some(crowd) = state.crowd.made() {
+            crowd.lost.retain(|lost| !Arc::ptr_eq(&lost.hold, &grant.hold));
+        }
         true
     }
 
