@@ -238,7 +238,7 @@ impl Name {
                     tracing::warn!(lock = %engine.shown(self), "granted too late; given back");
                     hold.unsure.store(true, Ordering::Relaxed);
                     self.discard(engine, hold.clone());
-                    state.crowd.try_now = true;
+                    state.crowd.make().try_now = true;
                     return match short {
                         Some(short) => waiter.fail(Error::short(self.text(), &short)),
                         None => self.wait_on(engine, state, waiter, cancelled),
@@ -297,20 +297,20 @@ impl Name {
                 }
             }
             Read::Refused { ttl, holder } if self.recipe.kind.is_in_line() => {
-                state.crowd.failures = 0;
-                state.crowd.holder = holder;
+                state.crowd.make().failures = 0;
+                state.crowd.make().holder = holder;
                 self.stand_in_line(engine, state, hold, waiter, ttl);
                 // While it asked, a hold around it may have been granted.
                 self.bring_in_entrants(engine, state);
             }
             Read::Refused { ttl, holder } => {
-                state.crowd.failures = 0;
-                state.crowd.surge = 0;
-                state.crowd.holder = holder;
+                state.crowd.make().failures = 0;
+                state.crowd.make().surge = 0;
+                state.crowd.make().holder = holder;
                 hold.advance(Phase::Over);
                 self.lay_ghosts(engine, hold);
                 let wait = self.pause_after_refusal(engine, state, ttl);
-                state.crowd.next_try = now.saturating_add(wait);
+                state.crowd.make().next_try = now.saturating_add(wait);
                 waiter.slot.lock().refused = true;
                 self.refuse_waiters(state, hold);
                 self.end_overdue(engine, state, now);
@@ -322,7 +322,7 @@ impl Name {
             Read::Failed(text) if !passes(&text) => {
                 // An earlier send may have been granted before this one was refused.
                 self.discard(engine, hold.clone());
-                state.crowd.try_now = true;
+                state.crowd.make().try_now = true;
                 waiter.finish(Outcome::Failed(Error::server(Some(self.text()), &text)));
             }
             // It cannot be gone before it was there.
@@ -351,7 +351,7 @@ impl Name {
             return lease;
         }
         let pause = lease.min(spin_pause(state.crowd.refusals));
-        state.crowd.refusals += 1;
+        state.crowd.make().refusals += 1;
         pause
     }
 
@@ -365,11 +365,11 @@ impl Name {
         cancelled: bool,
     ) {
         let now = Moment::now();
-        state.crowd.failures += 1;
+        state.crowd.make().failures += 1;
         let pause = Duration::from_millis(10 << state.crowd.failures.min(4));
         let pause = pause + pause.mul_f64(fastrand::f64());
-        state.crowd.next_try = now.saturating_add(pause);
-        state.crowd.try_now = false;
+        state.crowd.make().next_try = now.saturating_add(pause);
+        state.crowd.make().try_now = false;
         self.end_overdue(engine, state, now);
         if cancelled {
             return self.discard(engine, hold.clone());
@@ -478,8 +478,8 @@ impl Name {
                     let error = Error::unavailable(Some(self.text()), why, unsure);
                     return waiter.finish(Outcome::Failed(error));
                 }
-                state.crowd.asking.insert(waiter.request.owner.key(), waiter.request.at);
-                state.crowd.entrants.push_front(waiter.clone());
+                state.crowd.make().asking.insert(waiter.request.owner.key(), waiter.request.at);
+                state.crowd.make().entrants.push_front(waiter.clone());
             }
         }
     }
@@ -546,7 +546,7 @@ impl Name {
         held.unsure.set(mode, 0);
         if mode == Mode::Exclusive && count == 0 {
             // A downgrade: who may share it need not wait any longer.
-            state.crowd.try_now = true;
+            state.crowd.make().try_now = true;
         }
     }
 

@@ -86,8 +86,8 @@ impl Name {
                 if now >= retry_at {
                     return self.drive_or_spawn(self.enter(engine, &mut state, at, &waiter));
                 }
-                state.crowd.asking.insert(waiter.request.owner.key(), waiter.request.at);
-                state.crowd.entrants.push_front(waiter);
+                state.crowd.make().asking.insert(waiter.request.owner.key(), waiter.request.at);
+                state.crowd.make().entrants.push_front(waiter);
                 until = until.min(retry_at);
             }
             let held = &state.holds[at];
@@ -106,7 +106,7 @@ impl Name {
             }
             if busy || !state.crowd.queue.is_empty() || !state.crowd.entrants.is_empty() {
                 let deadlines = state.holds.iter().map(|held| held.hold.deadline());
-                state.crowd.sleeps_until = deadlines.fold(until.min(next), Moment::min);
+                state.crowd.make().sleeps_until = deadlines.fold(until.min(next), Moment::min);
                 return Step::Sleep { until: state.crowd.sleeps_until, listen: false };
             }
             state.end_driving();
@@ -120,9 +120,9 @@ impl Name {
                 if !at_once {
                     state.woken_by = "timer";
                 }
-                state.crowd.surge = state.crowd.surge.saturating_sub(1);
-                let waiter = state.crowd.queue.remove(head).expect("just found");
-                state.crowd.asking.remove(&waiter.request.owner.key());
+                state.crowd.make().surge = state.crowd.surge.saturating_sub(1);
+                let waiter = state.crowd.make().queue.remove(head).expect("just found");
+                state.crowd.make().asking.remove(&waiter.request.owner.key());
                 return self.drive_or_spawn(self.ask(engine, &mut state, waiter));
             }
             until = until.min(state.crowd.next_try);
@@ -133,11 +133,11 @@ impl Name {
             if waiting || busy {
                 let deadline = state.holds.iter().map(|held| held.hold.deadline()).min();
                 let until = until.min(deadline.unwrap_or(Moment::NEVER));
-                state.crowd.sleeps_until = until;
+                state.crowd.make().sleeps_until = until;
                 return Step::Sleep { until, listen: listen && !state.crowd.queue.is_empty() };
             }
         } else if head.is_some() || busy {
-            state.crowd.sleeps_until = until;
+            state.crowd.make().sleeps_until = until;
             return Step::Sleep { until, listen: listen && head.is_some() };
         }
         state.end_driving();
@@ -147,7 +147,7 @@ impl Name {
 
     /// Takes out one of those in line whose time to try has come; says when the next has.
     fn next_in_line(&self, state: &mut State, now: Moment) -> (Option<Arc<Waiter>>, Moment) {
-        let all = std::mem::take(&mut state.crowd.try_now);
+        let all = std::mem::take(&mut state.crowd.make().try_now);
         let mut next = Moment::NEVER;
         let mut due = None;
         for (at, waiter) in state.crowd.queue.iter().enumerate() {
@@ -162,10 +162,10 @@ impl Name {
             }
             next = next.min(slot.next_try);
         }
-        let waiter = due.and_then(|at| state.crowd.queue.remove(at));
+        let waiter = due.and_then(|at| state.crowd.make().queue.remove(at));
         if let Some(waiter) = &waiter {
             waiter.slot.lock().try_now = false;
-            state.crowd.asking.remove(&waiter.request.owner.key());
+            state.crowd.make().asking.remove(&waiter.request.owner.key());
         }
         (waiter, next)
     }
@@ -210,16 +210,16 @@ impl Name {
 
     /// Those who waited to enter a hold that is gone queue for one of their own.
     pub(super) fn bring_out_entrants(&self, state: &mut State, now: Moment) {
-        let entrants = std::mem::take(&mut state.crowd.entrants);
+        let entrants = state.take_entrants();
         for waiter in entrants {
             match self.admission(state, &waiter.request) {
                 Admission::Enter(_) | Admission::Never(_) | Admission::Wait { inside: true } => {
-                    state.crowd.entrants.push_back(waiter);
+                    state.crowd.make().entrants.push_back(waiter);
                 }
                 Admission::Ask => state.put_back(waiter),
                 // Another hold of ours keeps it out, and no call will tell it.
                 Admission::Wait { inside: false } if waiter.request.is_over(now) => {
-                    state.crowd.asking.remove(&waiter.request.owner.key());
+                    state.crowd.make().asking.remove(&waiter.request.owner.key());
                     waiter.finish(Outcome::Refused);
                 }
                 Admission::Wait { inside: false } => {
@@ -243,7 +243,7 @@ impl Name {
         let echo = state.last_release.until(now) < ECHO;
         let own = state.crowd.standing_back == Some(Echo::Due);
         if by == WokenBy::Subscribed {
-            state.crowd.listening = true;
+            state.crowd.make().listening = true;
         }
         // What we hold alone nobody else can have released: see whether we still do.
         if let Some(held) = state.holds.iter_mut().find(|held| held.is_exclusive()) {
@@ -264,19 +264,19 @@ impl Name {
         }
         match by {
             // Our own release, while we let others go first.
-            WokenBy::Message if own => state.crowd.standing_back = Some(Echo::Past),
+            WokenBy::Message if own => state.crowd.make().standing_back = Some(Echo::Past),
             // Told first is not served first: else two whom the server tells first would pass the
             // lock to and fro. Who waited when we gave it back goes ahead, each for one turn.
             WokenBy::Message if state.crowd.others_first > 1 => {
-                state.crowd.others_first -= 1;
-                state.crowd.next_try = now.saturating_add(shortest_stand_back(engine) * 2);
+                state.crowd.make().others_first -= 1;
+                state.crowd.make().next_try = now.saturating_add(shortest_stand_back(engine) * 2);
             }
             // A flood of forged messages makes us try, but not without end.
-            WokenBy::Message => match state.crowd.eager.count(now) {
-                Ok(()) => state.crowd.try_now = true,
-                Err(later) => state.crowd.next_try = state.crowd.next_try.min(later),
+            WokenBy::Message => match state.crowd.make().eager.count(now) {
+                Ok(()) => state.crowd.make().try_now = true,
+                Err(later) => state.crowd.make().next_try = state.crowd.next_try.min(later),
             },
-            _ => state.crowd.try_now = true,
+            _ => state.crowd.make().try_now = true,
         }
     }
 
@@ -302,9 +302,9 @@ impl Name {
     pub(crate) fn cannot_listen(self: &Arc<Self>, engine: &Arc<Engine>, text: &str) {
         let mut state = self.state.lock();
         let error = Error::server(Some(self.text()), text);
-        let waiters: Vec<_> = state.crowd.queue.drain(..).collect();
+        let waiters: Vec<_> = state.crowd.make().queue.drain(..).collect();
         for waiter in waiters {
-            state.crowd.asking.remove(&waiter.request.owner.key());
+            state.crowd.make().asking.remove(&waiter.request.owner.key());
             self.abandon_attempt(engine, &waiter);
             waiter.finish(Outcome::Failed(error.clone()));
         }
@@ -366,13 +366,13 @@ impl Name {
             let waiter = state.crowd.entrants[at].clone();
             match self.admission(state, &waiter.request) {
                 Admission::Enter(hold) if hold == of && !waiter.is_dormant() => {
-                    state.crowd.asking.remove(&waiter.request.owner.key());
-                    return state.crowd.entrants.remove(at);
+                    state.crowd.make().asking.remove(&waiter.request.owner.key());
+                    return state.crowd.make().entrants.remove(at);
                 }
                 Admission::Never(error) => {
-                    state.crowd.asking.remove(&waiter.request.owner.key());
+                    state.crowd.make().asking.remove(&waiter.request.owner.key());
                     waiter.finish(Outcome::Failed(error));
-                    state.crowd.entrants.remove(at);
+                    state.crowd.make().entrants.remove(at);
                 }
                 _ => at += 1,
             }
@@ -388,7 +388,7 @@ impl Name {
             return;
         }
         let mut ended = Vec::new();
-        state.crowd.queue.retain(|waiter| {
+        state.crowd.make().queue.retain(|waiter| {
             let request = &waiter.request;
             let hopeless = silent
                 && request.deadline.is_none()
@@ -398,7 +398,7 @@ impl Name {
             }
             !(closing || hopeless)
         });
-        state.crowd.entrants.retain(|waiter| {
+        state.crowd.make().entrants.retain(|waiter| {
             let request = &waiter.request;
             let hopeless = silent
                 && request.deadline.is_none()
@@ -409,7 +409,7 @@ impl Name {
             !hopeless
         });
         for waiter in ended {
-            state.crowd.asking.remove(&waiter.request.owner.key());
+            state.crowd.make().asking.remove(&waiter.request.owner.key());
             let attempt = waiter.slot.lock().attempt.take();
             let unsure = attempt.as_ref().is_some_and(|hold| hold.unsure.load(Ordering::Relaxed));
             if let Some(hold) = attempt {
@@ -432,7 +432,7 @@ impl Name {
         state: &mut State,
         now: Moment,
     ) {
-        let Crowd { queue, asking, failures, .. } = &mut *state.crowd;
+        let Some(Crowd { queue, asking, failures, .. }) = state.crowd.made() else { return };
         let looks_last = !self.recipe.kind.held && *failures == 0;
         queue.retain(|waiter| {
             if !waiter.request.is_over(now) {
@@ -459,7 +459,7 @@ impl Name {
     /// Those whose wait is over, and who were to enter a hold when this call was through.
     pub(super) fn end_overdue_entrants(&self, state: &mut State) {
         let now = Moment::now();
-        let Crowd { entrants, asking, .. } = &mut *state.crowd;
+        let Some(Crowd { entrants, asking, .. }) = state.crowd.made() else { return };
         entrants.retain(|waiter| {
             let over = waiter.request.is_over(now);
             if over {
@@ -477,13 +477,13 @@ impl Name {
     pub(super) fn keep_writers_out(&self, state: &mut State, now: Moment) {
         let writer = |waiter: &Arc<Waiter>| waiter.request.mode == Mode::Exclusive;
         let Some(first) = state.crowd.queue.iter().position(writer) else { return };
-        for waiter in state.crowd.queue.split_off(first) {
+        for waiter in state.crowd.make().queue.split_off(first) {
             if waiter.request.is_over(now) {
-                state.crowd.asking.remove(&waiter.request.owner.key());
+                state.crowd.make().asking.remove(&waiter.request.owner.key());
                 waiter.finish(Outcome::Refused);
             } else {
                 waiter.slot.lock().refused = true;
-                state.crowd.queue.push_back(waiter);
+                state.crowd.make().queue.push_back(waiter);
             }
         }
     }
@@ -529,8 +529,8 @@ impl Name {
             tracing::debug!(lock = %engine.shown(self), "nobody took the grant; it goes back");
             if state.holds[at].is_around(&waiter.request.owner) {
                 // It was nested, and waits for no end of what it is nested in.
-                state.crowd.asking.insert(waiter.request.owner.key(), waiter.request.at);
-                state.crowd.entrants.push_front(waiter);
+                state.crowd.make().asking.insert(waiter.request.owner.key(), waiter.request.at);
+                state.crowd.make().entrants.push_front(waiter);
             } else {
                 state.put_back(waiter);
             }

@@ -128,8 +128,10 @@ impl Name {
             let request = &state.crowd.queue[*at].request;
             request.takes_over() && !request.is_over(now) && hold.serves(request)
         });
-        let Some(waiter) = next.and_then(|at| state.crowd.queue.remove(at)) else { return false };
-        state.crowd.asking.remove(&waiter.request.owner.key());
+        let Some(waiter) = next.and_then(|at| state.crowd.make().queue.remove(at)) else {
+            return false;
+        };
+        state.crowd.make().asking.remove(&waiter.request.owner.key());
         hold.begin_turn(waiter.request.longest(now));
         state.woken_by = "hand-over";
         self.grant(engine, state, at, &waiter, By::Engine);
@@ -137,7 +139,7 @@ impl Name {
         // Should nobody take it, the driver must look in time.
         let look = now.saturating_add(engine.settings().uncollected);
         if look < state.crowd.sleeps_until {
-            state.crowd.sleeps_until = look;
+            state.crowd.make().sleeps_until = look;
             self.wake.notify_one();
         }
         true
@@ -158,7 +160,7 @@ impl Name {
                 return;
             }
         }
-        for lost in &mut state.crowd.lost {
+        for lost in state.lost() {
             for entry in lost.entries.iter_mut().filter(|entry| entry.id == grant.entry) {
                 entry.guarded = false;
             }
@@ -178,7 +180,7 @@ impl Name {
     /// Gives an entry to another owner.
     pub(crate) fn hand_to(&self, grant: &Grant, owner: &Owner) {
         let mut state = self.state.lock();
-        let lost = state.crowd.lost.iter_mut().flat_map(|lost| &mut lost.entries);
+        let lost = state.lost().flat_map(|lost| &mut lost.entries);
         let lost: Vec<_> = lost.filter(|entry| entry.id == grant.entry).collect();
         for entry in lost {
             entry.owner = owner.key();
@@ -268,15 +270,15 @@ impl Name {
             let inside = |entry: &Entry| waiter.request.owner.is_within(entry.owner);
             held.entries.iter().any(inside)
         };
-        for waiter in std::mem::take(&mut state.crowd.entrants) {
+        for waiter in state.take_entrants() {
             if !around(&waiter) {
-                state.crowd.entrants.push_back(waiter);
+                state.crowd.make().entrants.push_back(waiter);
                 continue;
             }
-            state.crowd.asking.remove(&waiter.request.owner.key());
+            state.crowd.make().asking.remove(&waiter.request.owner.key());
             waiter.finish(Outcome::Failed(error.clone()));
         }
-        state.crowd.try_now = true;
+        state.crowd.make().try_now = true;
         let parts = hold.modes().count() > 1 || hold.units > 1;
         if reason == LostReason::Expired || reason == LostReason::Removed && parts {
             // By its deadline, or in one of its modes or permits: the server may have the rest.
@@ -291,7 +293,7 @@ impl Name {
             let then = Moment::now().saturating_add(UNTOLD);
             engine.renewal.watch(engine, &hold, then);
         }
-        state.crowd.lost.push(LostHold { hold, reason, entries });
+        state.crowd.make().lost.push(LostHold { hold, reason, entries });
         // Nobody is in it any more: nobody's guard will give it back.
         self.drop_told(engine, state);
     }
@@ -303,16 +305,12 @@ impl Name {
         state: &mut State,
         owner: &Owner,
     ) -> Option<Error> {
-        for lost in &mut state.crowd.lost {
-            let concerned = |entry: &Entry| owner.is_within(entry.owner);
-            if lost.entries.iter().any(concerned) {
-                let reason = lost.reason;
-                lost.entries.retain(|entry| entry.guarded || !concerned(entry));
-                self.drop_told(engine, state);
-                return Some(Error::lost(self.text(), reason));
-            }
-        }
-        None
+        let concerned = |entry: &Entry| owner.is_within(entry.owner);
+        let lost = state.lost().find(|lost| lost.entries.iter().any(concerned))?;
+        let reason = lost.reason;
+        lost.entries.retain(|entry| entry.guarded || !concerned(entry));
+        self.drop_told(engine, state);
+        Some(Error::lost(self.text(), reason))
     }
 
     /// A guard of a lost hold is gone.
@@ -322,7 +320,7 @@ impl Name {
         state: &mut State,
         grant: &Grant,
     ) -> Option<LostReason> {
-        let lost = state.crowd.lost.iter_mut().find(|lost| Arc::ptr_eq(&lost.hold, &grant.hold))?;
+        let lost = state.lost().find(|lost| Arc::ptr_eq(&lost.hold, &grant.hold))?;
         let reason = lost.reason;
         lost.entries.retain(|entry| entry.id != grant.entry);
         self.drop_told(engine, state);
@@ -333,7 +331,7 @@ impl Name {
     pub(super) fn drop_told(self: &Arc<Self>, engine: &Arc<Engine>, state: &mut State) {
         for at in (0..state.crowd.lost.len()).rev() {
             if state.crowd.lost[at].entries.is_empty() {
-                let lost = state.crowd.lost.swap_remove(at);
+                let lost = state.crowd.make().lost.swap_remove(at);
                 if matches!(lost.reason, LostReason::MaxHold | LostReason::ClientClosed) {
                     engine.settle_release(lost.hold, Tickets::new());
                 }
@@ -344,7 +342,7 @@ impl Name {
     /// The owners of a lost hold without a guard have had their time to hear of it.
     pub(crate) fn forget_untold(self: &Arc<Self>, engine: &Arc<Engine>, hold: &Arc<Hold>) {
         let mut state = self.state.lock();
-        for lost in state.crowd.lost.iter_mut().filter(|lost| Arc::ptr_eq(&lost.hold, hold)) {
+        for lost in state.lost().filter(|lost| Arc::ptr_eq(&lost.hold, hold)) {
             lost.entries.retain(|entry| entry.guarded);
         }
         self.drop_told(engine, &mut state);

@@ -81,7 +81,7 @@ impl Name {
     /// After a release, has the next of our own try.
     pub(super) fn call_first(&self, state: &mut State, result: &CallResult) {
         if !self.recipe.kind.is_in_line() {
-            state.crowd.try_now = true;
+            state.crowd.make().try_now = true;
             return;
         }
         // The server tells the first in line. If nobody heard that, it may be the first of ours;

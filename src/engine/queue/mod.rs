@@ -179,7 +179,7 @@ impl Name {
                 if !waiting && self.may_call(&state, at) {
                     return Begin::Lone(self.enter(engine, &mut state, at, waiter));
                 }
-                state.crowd.entrants.push_back(waiter.clone());
+                state.crowd.make().entrants.push_back(waiter.clone());
             }
             Admission::Wait { inside } => {
                 if request.is_over(Moment::now()) {
@@ -187,9 +187,9 @@ impl Name {
                 }
                 waiter.slot.lock().refused = true;
                 if inside {
-                    state.crowd.entrants.push_back(waiter.clone());
+                    state.crowd.make().entrants.push_back(waiter.clone());
                 } else {
-                    state.crowd.queue.push_back(waiter.clone());
+                    state.crowd.make().queue.push_back(waiter.clone());
                 }
             }
             Admission::Ask => {
@@ -205,14 +205,14 @@ impl Name {
                 }
                 // A newcomer at the end of a queue that waits does not make its head try, unless
                 // it wants to know at once.
-                state.crowd.try_now |=
-                    state.crowd.queue.is_empty() || request.is_over(Moment::now());
+                let crowd = state.crowd.make();
+                crowd.try_now |= crowd.queue.is_empty() || request.is_over(Moment::now());
                 waiter.slot.lock().follows = follows;
-                state.crowd.queue.push_back(waiter.clone());
+                state.crowd.make().queue.push_back(waiter.clone());
             }
         }
         if owned {
-            state.crowd.asking.insert(request.owner.key(), request.at);
+            state.crowd.make().asking.insert(request.owner.key(), request.at);
         }
         // One more behind others and a hold of ours gives the driver nothing to do.
         let behind = !state.holds.is_empty()
@@ -325,7 +325,7 @@ impl Name {
         drop(slot);
         if woke {
             let mut state = self.state.lock();
-            state.crowd.try_now |= !self.recipe.kind.is_in_line();
+            state.crowd.make().try_now |= !self.recipe.kind.is_in_line();
             self.ensure_driver(engine, &mut state);
         }
         Poll::Pending
@@ -358,7 +358,7 @@ impl Name {
         if !refused && queued && !seen && under_way && !kind.is_in_line() {
             // So it does here, if it is one of those that are told whether there is room; after any
             // other call, such as one that gives back what is ours, the head asks.
-            state.crowd.try_now = true;
+            state.crowd.make().try_now = true;
             return self.ensure_driver(engine, &mut state);
         }
         if let Admission::Enter(at) = self.admission(&state, &waiter.request) {
@@ -376,7 +376,7 @@ impl Name {
         }
         if !kind.held && queued && state.crowd.failures == 0 {
             // One last look, for all whose wait is over.
-            state.crowd.try_now = true;
+            state.crowd.make().try_now = true;
             return self.ensure_driver(engine, &mut state);
         }
         let head = state.crowd.queue.iter().find(|other| !other.is_dormant());
@@ -390,7 +390,7 @@ impl Name {
         if idle && !kind.is_in_line() && (is_head || !refused) {
             // One last try, should the release not have been heard of; and the first on behalf of
             // one that joined a queue which was waiting already.
-            state.crowd.try_now = true;
+            state.crowd.make().try_now = true;
             return self.ensure_driver(engine, &mut state);
         }
         if head.is_some_and(|head| head.slot.lock().refused) {
@@ -437,12 +437,13 @@ impl Name {
     /// Takes a waiter out of the queues.
     fn end_waiting(&self, state: &mut State, waiter: &Arc<Waiter>) {
         let other = |known: &Arc<Waiter>| !Arc::ptr_eq(known, waiter);
-        let was_head = state.crowd.queue.front().is_some_and(|head| Arc::ptr_eq(head, waiter));
-        state.crowd.queue.retain(other);
-        state.crowd.entrants.retain(other);
-        state.crowd.asking.remove(&waiter.request.owner.key());
+        let Some(crowd) = state.crowd.made() else { return };
+        let was_head = crowd.queue.front().is_some_and(|head| Arc::ptr_eq(head, waiter));
+        crowd.queue.retain(other);
+        crowd.entrants.retain(other);
+        crowd.asking.remove(&waiter.request.owner.key());
         // A new head tries at once; that of a line at the server is told there.
-        state.crowd.try_now |= was_head && !self.recipe.kind.is_in_line();
+        crowd.try_now |= was_head && !self.recipe.kind.is_in_line();
     }
 
     /// Gives back a hold that may have been granted to an acquisition that is over.
@@ -547,6 +548,14 @@ impl State {
         self.holds.iter().find(|held| Arc::ptr_eq(&held.hold, hold))
     }
 
+    fn lost(&mut self) -> impl Iterator<Item = &mut LostHold> {
+        self.crowd.made().into_iter().flat_map(|crowd| &mut crowd.lost)
+    }
+
+    fn take_entrants(&mut self) -> VecDeque<Arc<Waiter>> {
+        self.crowd.made().map(|crowd| std::mem::take(&mut crowd.entrants)).unwrap_or_default()
+    }
+
     /// The holds that are being given back, or are about to be.
     fn leaving(&self) -> impl Iterator<Item = u64> {
         let left = |held: &&Held| held.entries.is_empty() && !held.is_unsure();
@@ -577,16 +586,16 @@ impl State {
     fn end_driving(&mut self) {
         self.driven = false;
         if self.crowd.listening {
-            self.crowd.listening = false;
+            self.crowd.make().listening = false;
         }
     }
 
     /// Puts a waiter back in its place: whoever is passed over stays ahead of later ones.
     fn put_back(&mut self, waiter: Arc<Waiter>) {
-        self.crowd.asking.insert(waiter.request.owner.key(), waiter.request.at);
+        self.crowd.make().asking.insert(waiter.request.owner.key(), waiter.request.at);
         let later = |other: &Arc<Waiter>| other.request.since > waiter.request.since;
         let place = self.crowd.queue.iter().position(later).unwrap_or(self.crowd.queue.len());
-        self.crowd.queue.insert(place, waiter);
+        self.crowd.make().queue.insert(place, waiter);
     }
 
     fn launch(&mut self, kind: FlightKind, sent: Moment, call: CallFuture) -> Arc<Flight> {
@@ -605,7 +614,7 @@ impl State {
             !waiter.request.owner.is_default() && held.is_around(&waiter.request.owner)
         };
         if self.crowd.queue.iter().any(scoped) {
-            let Crowd { queue, entrants, .. } = &mut *self.crowd;
+            let Crowd { queue, entrants, .. } = self.crowd.make();
             let (inside, outside) = std::mem::take(queue).into_iter().partition(scoped);
             *queue = outside;
             entrants.extend::<VecDeque<_>>(inside);
