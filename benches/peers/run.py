@@ -63,7 +63,7 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--scale", type=float, default=1.0, help="of the length of turns")
-    arguments.add_argument("--limit", type=float, default=560, help="seconds, without the builds")
+    arguments.add_argument("--limit", type=float, default=660, help="seconds, without the builds")
     arguments.add_argument("--peers", help="some, with commas: leasehold,redisson,...")
     arguments.add_argument("--workloads", help="some, with commas: a1,a16,a256,b,c,d,e")
     options = arguments.parse_args()
