@@ -263,3 +263,27 @@ impl Drop for LoneSlot<'_> {
         self.batch.end_lone(self.key, self.number);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::script::LOCK_ACQUIRE;
+
+    fn lane(queued: usize, senders: usize, under_way: usize) -> Lane {
+        let queued = (0..queued).map(|_| Queued {
+            call: Call { script: &LOCK_ACQUIRE, slot: 0, parts: Box::default() },
+            reply: oneshot::channel().0,
+        });
+        Lane { queue: queued.collect(), senders, under_way, ..Lane::default() }
+    }
+
+    #[test]
+    fn short_lists_leave_side_by_side_while_few_calls_are_under_way() {
+        assert!(!lane(SHORT_LIST - 1, 1, 1).is_due(), "it waits for company");
+        assert!(lane(SHORT_LIST, 1, 1).is_due());
+        assert!(lane(SHORT_LIST, SHORT_LISTS_IN_FLIGHT - 1, FEW_UNDER_WAY).is_due());
+        assert!(!lane(SHORT_LIST, 1, FEW_UNDER_WAY + 1).is_due(), "it becomes a long one");
+        assert!(!lane(SHORT_LIST, SHORT_LISTS_IN_FLIGHT, 3).is_due(), "there are enough");
+        assert!(lane(LONGEST_LIST, 9, 9 * LONGEST_LIST).is_due(), "full ones leave at once");
+    }
+}
