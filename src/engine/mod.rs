@@ -364,7 +364,7 @@ async fn look_again_after_reconnects(engine: Arc<Engine>) {
     let mut epochs = connection.epochs();
     loop {
         epochs.next().await;
-        connection.settled().await;
+        connection.usable().await;
         for name in engine.all_names() {
             name.woken(&engine, WokenBy::Reconnect);
             name.look_again(&engine);

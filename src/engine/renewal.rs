@@ -527,7 +527,7 @@ async fn look_after_reconnects(engine: Arc<Engine>, connection: Arc<Connection>)
     let mut epochs = connection.epochs();
     loop {
         epochs.next().await;
-        connection.settled().await;
+        connection.usable().await;
         for name in engine.all_names() {
             name.verify_holds(&engine);
         }

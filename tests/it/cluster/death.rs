@@ -74,6 +74,28 @@ async fn waiters_at_living_nodes_are_woken_while_one_is_dead() {
     }
 }
 
+/// I8: told after the reconnection, long before the next renewal.
+#[tokio::test]
+async fn a_node_that_came_back_empty_is_noticed_at_once_while_another_is_dead() {
+    let mut cluster = partial(ClusterSetup::start).await;
+    let builder = Client::builder(cluster.url()).unwrap().watchdog(HOUR);
+    let client = within(builder.connect()).await.unwrap();
+    let names: Vec<_> = (1..3).map(|node| cluster.name_at(node, "job")).collect();
+    let lost = within(client.lock(&names[0]).lock()).await.unwrap();
+    let kept = within(client.lock(&names[1]).lock()).await.unwrap();
+    cluster.kill(0);
+    let cluster = blocking(move || {
+        cluster.nodes[1].restart();
+        cluster
+    })
+    .await;
+    assert_eq!(within(lost.lost()).await, LostReason::Removed);
+    assert!(kept.is_held());
+    within(kept.unlock()).await.unwrap();
+    drop(lost);
+    eventually("nothing is left", async || keys(&cluster) == 0).await;
+}
+
 /// I8: renewals for a node that stands still take no room from those of others.
 #[tokio::test]
 async fn a_node_that_stands_still_keeps_no_lease_of_another_from_its_renewal() {
