@@ -129,6 +129,8 @@ async fn tries_that_end_during_an_outage_leave_the_line_after_it() {
     let tries = locks.iter().map(|lock| lock.try_lock_for(Duration::from_secs(2)));
     let tries = tokio::spawn(futures::future::join_all(tries));
     setup.until_in_line(16).await;
+    // Behind all their replies, on the same connection: they know it, too.
+    assert!(soon(setup.lock().is_locked()).await.expect("it answers"));
     setup.rig.proxy.refuse(true);
     setup.rig.proxy.cut_all().await;
     for tried in soon(tries).await.expect("no panic") {
