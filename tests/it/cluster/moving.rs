@@ -36,37 +36,34 @@ async fn a_waiter_listens_again_where_its_slot_has_gone() {
     assert_eq!(keys(&cluster), 0);
 }
 
-/// I9, R-34: given back while nobody was subscribed anywhere.
-#[tokio::test]
-async fn a_release_right_behind_a_move_is_noticed() {
+/// A lock whose slot goes this way, from the first node, and is given back while its waiter is
+/// subscribed nowhere.
+async fn is_noticed_after(way: &[usize]) {
     let cluster = start().await;
     let (client, other) = (connect(&cluster).await, patient(&cluster, PublishMode::Auto).await);
     let name = cluster.name_at(0, "job");
     let guard = within(client.lock(&name).lock_with(HOUR)).await.unwrap();
     let waiter = tokio::spawn(other.lock(&name).lock_with(LEASE));
     eventually("it listens", async || heard_at(&cluster.nodes[0], &name)).await;
-    cluster.move_slot(cluster.slot_of(&name), 1);
-    within(guard.unlock()).await.unwrap();
-    within(within(waiter).await.unwrap().unwrap().unlock()).await.unwrap();
-    assert_eq!(keys(&cluster), 0);
-}
-
-/// I9, R-12: nobody who is asked who serves what can tell that the slot was away.
-#[tokio::test]
-async fn a_release_behind_a_move_to_and_fro_is_noticed() {
-    let cluster = start().await;
-    let (client, other) = (connect(&cluster).await, patient(&cluster, PublishMode::Auto).await);
-    let name = cluster.name_at(0, "job");
-    let guard = within(client.lock(&name).lock_with(HOUR)).await.unwrap();
-    let waiter = tokio::spawn(other.lock(&name).lock_with(LEASE));
-    eventually("it listens", async || heard_at(&cluster.nodes[0], &name)).await;
-    for node in [1, 0] {
-        cluster.move_slot(cluster.slot_of(&name), node);
+    for node in way {
+        cluster.move_slot(cluster.slot_of(&name), *node);
     }
     assert!(!heard_at(&cluster.nodes[0], &name), "the server has ended the subscription");
     within(guard.unlock()).await.unwrap();
     within(within(waiter).await.unwrap().unwrap().unlock()).await.unwrap();
     assert_eq!(keys(&cluster), 0);
+}
+
+/// I9, R-34.
+#[tokio::test]
+async fn a_release_right_behind_a_move_is_noticed() {
+    is_noticed_after(&[1]).await;
+}
+
+/// I9, R-12: nobody who is asked who serves what can tell that the slot was away.
+#[tokio::test]
+async fn a_release_behind_a_move_to_and_fro_is_noticed() {
+    is_noticed_after(&[1, 0]).await;
 }
 
 /// I9: messages of the whole cluster do not care where a slot is.
