@@ -297,16 +297,15 @@ impl Name {
                 }
             }
             Read::Refused { ttl, holder } if self.recipe.kind.is_in_line() => {
-                state.crowd.make().failures = 0;
-                state.crowd.make().holder = holder;
+                let crowd = state.crowd.make();
+                (crowd.failures, crowd.holder) = (0, holder);
                 self.stand_in_line(engine, state, hold, waiter, ttl);
                 // While it asked, a hold around it may have been granted.
                 self.bring_in_entrants(engine, state);
             }
             Read::Refused { ttl, holder } => {
-                state.crowd.make().failures = 0;
-                state.crowd.make().surge = 0;
-                state.crowd.make().holder = holder;
+                let crowd = state.crowd.make();
+                (crowd.failures, crowd.surge, crowd.holder) = (0, 0, holder);
                 hold.advance(Phase::Over);
                 self.lay_ghosts(engine, hold);
                 let wait = self.pause_after_refusal(engine, state, ttl);
@@ -365,11 +364,12 @@ impl Name {
         cancelled: bool,
     ) {
         let now = Moment::now();
-        state.crowd.make().failures += 1;
-        let pause = Duration::from_millis(10 << state.crowd.failures.min(4));
+        let crowd = state.crowd.make();
+        crowd.failures += 1;
+        let pause = Duration::from_millis(10 << crowd.failures.min(4));
         let pause = pause + pause.mul_f64(fastrand::f64());
-        state.crowd.make().next_try = now.saturating_add(pause);
-        state.crowd.make().try_now = false;
+        crowd.next_try = now.saturating_add(pause);
+        crowd.try_now = false;
         self.end_overdue(engine, state, now);
         if cancelled {
             return self.discard(engine, hold.clone());

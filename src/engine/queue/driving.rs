@@ -120,9 +120,10 @@ impl Name {
                 if !at_once {
                     state.woken_by = "timer";
                 }
-                state.crowd.make().surge = state.crowd.surge.saturating_sub(1);
-                let waiter = state.crowd.make().queue.remove(head).expect("just found");
-                state.crowd.make().asking.remove(&waiter.request.owner.key());
+                let crowd = state.crowd.make();
+                crowd.surge = crowd.surge.saturating_sub(1);
+                let waiter = crowd.queue.remove(head).expect("just found");
+                crowd.asking.remove(&waiter.request.owner.key());
                 return self.drive_or_spawn(self.ask(engine, &mut state, waiter));
             }
             until = until.min(state.crowd.next_try);
